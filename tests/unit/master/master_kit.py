@@ -12,7 +12,7 @@ from dljob.master.placement.reissue import leftovers, live_hosts, ready_spares, 
 from dljob.master.start.assign import would_be_nodes
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
-from dljob.master.state.memory_overrides import overrides_of, unit_of
+from dljob.master.state.memory_overrides import overrides_of_unit, unit_with_memory
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.state.views import HostId, NodeView, Outcome, Reason
@@ -236,7 +236,7 @@ class World:
         free = {view.id: dict(view.free) for view in self.views}
         for unit, tokens in self.held.items():
             for token, node in tokens.items():
-                for name, amount in unit_of(self.plan.widest, unit, self.granted[unit, token]).demand:
+                for name, amount in unit_with_memory(self.plan.widest, unit, self.granted[unit, token]).demand:
                     free[node][name] -= amount
         return tuple(replace(v, free=tuple(sorted((k, a) for k, a in free[v.id].items() if a))) for v in self.views)
 
@@ -473,13 +473,13 @@ def check(world: World):
             h for h, own in state.hosts.items() if h.role == name and h.index >= 0 and own.phase is HostPhase.READY
         ]
         assert role.ready_host_count == len(ready)
-        held_back = [i for i in state.incidents.values() if not i.launched and any(r == name for r, _ in i.members)]
-        assert role.backoff_count == len(held_back) or state.verdict is not None
-    assert state.live == live
+        held_back = [i for i in state.incidents.values() if not i.is_launched and any(r == name for r, _ in i.members)]
+        assert role.incidents_in_backoff == len(held_back) or state.verdict is not None
+    assert state.live_rank_count == live
     check_grants(world)
     for number, incident in state.incidents.items():
         members = [key for key in incident.members if state.ranks[key].incident == number]
-        assert incident.pending_count == len(members) > 0
+        assert incident.unready_count == len(members) > 0
     for key, rank in state.ranks.items():
         assert rank.incident in state.incidents or rank.incident == 0 or state.verdict is not None
         assert len(world.ranks.get(key, {})) <= 1
@@ -502,7 +502,7 @@ def check_grants(world: World):
     """Assert that each unit is held with the memory that PrimeMaster believes it has."""
     for unit, own in world.state.units.items():
         if own.phase is UnitPhase.HELD:
-            assert world.granted[unit, own.token] == overrides_of(world.state.grants, unit)
+            assert world.granted[unit, own.token] == overrides_of_unit(world.state.memory_overrides, unit)
 
 
 def timer_times(state):

@@ -259,8 +259,8 @@ def test_a_rank_that_its_role_drops_leaves_its_lane() -> None:
 
 
 def test_an_incident_grows_and_ends_and_one_behind_a_gap_ends_with_it() -> None:
-    row = {"detected_at": 6.0, "role": "a", "members": [["a", 0]], "faults": [1]}
-    grown = ["d", {"faults": ["s", 1, 0, [2]], "members": ["s", 1, 0, [["a", 1]]]}]
+    row = {"detected_at": 6.0, "role": "a", "members": [["a", 0]], "fault_numbers": [1]}
+    grown = ["d", {"fault_numbers": ["s", 1, 0, [2]], "members": ["s", 1, 0, [["a", 1]]]}]
     records = [
         snapshot(5.0),
         change(6.0, incidents=["m", [[1, ["v", row]]], []]),

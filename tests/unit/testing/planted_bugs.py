@@ -252,14 +252,14 @@ def gives_a_spare_twice(patch):
 @bug
 def ends_early(patch):
     """One driver role that completed is enough."""
-    old = ending.follow_role_change
+    old = ending.advance_role_and_job
 
     def changed(d, role):
         old(d, role)
-        if role in d.job.drivers and starting.is_completed(d, role) and d.verdict is None:
+        if role in d.job.drivers and starting.is_role_completed(d, role) and d.verdict is None:
             ending.end_job(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
 
-    patch.setattr(ending, "follow_role_change", changed)
+    patch.setattr(ending, "advance_role_and_job", changed)
 
 
 @bug
@@ -277,7 +277,7 @@ def forgets_a_kill(patch):
 @bug
 def starts_before_whom_it_waits_for(patch):
     """Nobody waits for anybody."""
-    patch.setattr(starting, "dependencies_met", lambda d, role: True)
+    patch.setattr(starting, "are_dependencies_met", lambda d, role: True)
 
 
 @bug
@@ -342,7 +342,7 @@ def skips_a_count(patch):
 @bug
 def leaves_a_coupled_role_alone(patch):
     """Who cannot live without a role goes on when it restarts."""
-    patch.setattr(coupling, "coupled_ranks", lambda d, role, members: ())
+    patch.setattr(coupling, "ranks_taken_along", lambda d, role, members: ())
 
 
 @bug

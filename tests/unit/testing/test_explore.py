@@ -168,13 +168,13 @@ def test_the_command_sim_explores_small_worlds(capsys, monkeypatch):
 
 
 LEFT_OUT = {
-    *("job", "started_at", "ended_at", "version", "serial", "ledger", "result", "faults", "notices", "errors"),
+    *("job", "started_at", "ended_at", "version", "serial", "ledger", "result", "faults", "notices", "last_errors"),
     *(
         "restarts",
         "replaced",
         "carried",
         "held_unit_count",
-        "live",
+        "live_rank_count",
         "saves",
         "feeds",
         "groups",
@@ -188,7 +188,7 @@ LEFT_OUT = {
 LOOKED_AT = {
     *("phase", "search", "roles", "ranks", "hosts", "units", "spares", "seats", "nodes", "nodes_seen", "exclusions"),
     *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake", "checks"),
-    *("departures", "grants", "sizes", "moving", "stalls", "held_ends", "inquiries"),
+    *("departures", "memory_overrides", "sizes", "domain_move", "stalls", "held_ends", "inquiries"),
 }
 
 

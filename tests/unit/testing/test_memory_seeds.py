@@ -74,5 +74,5 @@ def test_seeds_with_memory_growth_break_no_law() -> None:
             continue
         assert not result.problems, (seed, result.problems)
         assert result.world is not None
-        grown += bool(result.world.known.grants.overrides)
+        grown += bool(result.world.known.memory_overrides.overrides)
     assert grown > 10

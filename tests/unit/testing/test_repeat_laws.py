@@ -42,7 +42,7 @@ def test_the_law_finds_a_rank_that_goes_on_after_two_equal_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "second", [FURTHER, ELSEWHERE, replace(SECOND, incarnation=3), replace(SECOND, secondary=True)]
+    "second", [FURTHER, ELSEWHERE, replace(SECOND, incarnation=3), replace(SECOND, reports_lost_peer=True)]
 )
 def test_the_law_allows_ranks_that_made_progress_or_ended_differently(second: FaultRecord) -> None:
     assert broken(FIRST, second) == []

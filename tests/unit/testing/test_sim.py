@@ -91,7 +91,7 @@ def test_a_forgotten_kill_is_found_and_cut_down_to_what_it_takes(monkeypatch):
 
 
 def test_a_dependency_that_nobody_waits_for_is_found(monkeypatch):
-    monkeypatch.setattr(starting, "dependencies_met", lambda d, role: True)
+    monkeypatch.setattr(starting, "are_dependencies_met", lambda d, role: True)
     failures = report.many(range(12))["failures"]
     assert any(failure["problems"][0].startswith("dependency") for failure in failures)
 

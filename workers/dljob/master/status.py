@@ -215,7 +215,7 @@ def _node_of(node: str, names: Mapping[str, str]) -> dict[str, str]:
 
 def _memory_overrides(state: JobState, unit: str) -> dict[str, Any]:
     """Return the memory per rank, by role, of a unit that has more than the spec says."""
-    own = memory_overrides.overrides_of(state.grants, unit)
+    own = memory_overrides.overrides_of_unit(state.memory_overrides, unit)
     return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
 
 
@@ -549,17 +549,17 @@ def _saved(state: JobState) -> dict[str, Any]:
 
 def _cuts(cuts: Cuts) -> dict[str, Any]:
     """Return the counts of the cuts, the last one, and the one that the job went back to; empty without any."""
-    if cuts == Cuts(queues=cuts.queues, tokens=cuts.tokens):
+    if cuts == Cuts(queue_names=cuts.queue_names, folder_tokens=cuts.folder_tokens):
         return {}
     last = cuts.kept_cuts[-1] if cuts.kept_cuts else None
     return {
         "cuts": {
-            "committed": cuts.committed,
-            "givenUp": cuts.given_up,
+            "committed": cuts.committed_count,
+            "givenUp": cuts.given_up_count,
             "why": cuts.refusal,
             "last": last and last.number,
             "lastTime": rfc3339(last and last.at),
-            "restored": cuts.epoch,
+            "restored": cuts.restore_count,
             "restoredCut": cuts.restored_number or None,
         }
     }

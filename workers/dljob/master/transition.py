@@ -101,7 +101,7 @@ from dljob.master.state.events import (
     WorkBegan,
 )
 from dljob.master.state.evolve import evolve
-from dljob.master.state.job import STORE_INDEX, Job
+from dljob.master.state.job import STORE_HOST_INDEX, Job
 from dljob.master.state.ledger import new_ledger
 from dljob.master.state.problems import StandingProblem
 from dljob.master.state.state import (
@@ -162,7 +162,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
     # Ranks of coupled roles start again once all of them have ended.
     starting.start_after_coupled_stops(d)
-    # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
+    # A rule that replaces a node only records it in d.node_departures: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
     memory.raise_memory_of_late_kills(d)
@@ -189,7 +189,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     cuts.commit_or_give_up_cut(d)
     # Ranks that ended or restarted above stand still no longer.
     if d.stalls:
-        stalling.follow_stalls(d)
+        stalling.drop_ended_ranks_from_stalls(d)
     # Last: the ledger books each rank by the state in which the whole transition leaves it.
     rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
@@ -205,11 +205,11 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     if event.epoch == 1 or d.phase.final:  # the first start is no restart
         return
     most = d.job.spec.master.max_restarts
-    count = budget.add_mark(d, budget.MASTER_KEY)
+    count = budget.add_mark(d, budget.MASTER_BUDGET_KEY)
     d.count_restart(Level.MASTER)
     cause = f"PrimeMaster restarted{f': {event.cause}' if event.cause else ''}"
     d.recover_faults((d.add_fault(Level.MASTER, reasons.MASTER_RESTARTED, "master", cause),))
-    message = f"{cause}; epoch {event.epoch}, {counted(d.live, 'rank')} still alive"
+    message = f"{cause}; epoch {event.epoch}, {counted(d.live_rank_count, 'rank')} still alive"
     d.note(reasons.MASTER_RESTARTED, "master", message, level=Level.MASTER.value)
     if event.journal:
         _other_version(d, event)
@@ -232,7 +232,7 @@ def _other_version(d: StateTransaction, event: MasterStarted) -> None:
 
 def _first_wave_was_ready(d: StateTransaction) -> bool:
     """Whether all first-wave roles were ready. For a job that ran before, False means that it had to begin anew."""
-    return all(d.roles[name].was_ready for name, facts in d.job.roles.items() if facts.first_wave)
+    return all(d.roles[name].was_ready for name, facts in d.job.roles.items() if facts.starts_with_job)
 
 
 def _host_ready(d: StateTransaction, event: HostReady) -> None:
@@ -253,7 +253,7 @@ def _host_ready(d: StateTransaction, event: HostReady) -> None:
     )
     d.set_host(event.host, new)
     if d.phase.active:
-        starting.try_start(d, event.host)
+        starting.start_ranks_if_possible(d, event.host)
 
 
 def _host_lost(d: StateTransaction, event: HostLost) -> None:
@@ -261,7 +261,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     state = d.hosts.get(event.host)
     if state is None or state.incarnation != event.incarnation or state.phase is HostPhase.DOWN:
         # A process that was already being replaced may have been the first cause of that restart: only attribute it.
-        if state is not None and event.host.index != STORE_INDEX and event.incarnation >= state.incarnation - 1:
+        if state is not None and event.host.index != STORE_HOST_INDEX and event.incarnation >= state.incarnation - 1:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
             attribution.record_late_loss(d, event.host.role, ranks, event.outcome)
         return
@@ -285,7 +285,7 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
     # Kill it all the same: a host that could not be made in time may still come up after this report.
     d.do(KillHost(event.host, state.incarnation, state.actor))
-    if event.host.index == STORE_INDEX:
+    if event.host.index == STORE_HOST_INDEX:
         if d.phase.active:
             failover.restart_world(d, event.host.role, event.outcome)
         return
@@ -302,14 +302,14 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     begun_anew = d.roles[event.host.role].stop_by is None
     lost = [key for key in keys if begun_anew and ending.is_unfinished(d.ranks[key]) and key not in asked]
     # `begun` must be asked before the ranks become WAITING below.
-    role, begun = event.host.role, failover.has_role_begun(d, event.host.role)
+    role, begun = event.host.role, failover.has_started_a_rank(d, event.host.role)
     for key in (*asked, *lost):
         ending.mark_without_process(d, key)
     if lost:
         ranks = tuple(rank for _, rank in lost)
-        failover.handle_failed_ranks(d, role, ranks, event.outcome, host_lost=True, has_begun=begun)
+        failover.handle_failed_ranks(d, role, ranks, event.outcome, host_lost=True, has_started_rank=begun)
     else:
-        starting.ensure_host(d, event.host)
+        starting.give_host_process_if_needed(d, event.host)
 
 
 def _end_inquiries(d: StateTransaction) -> None:
@@ -354,7 +354,7 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     d.set_rank(key, new)
     _confirm(d, d.facts(event.role).host_of(event.rank))
     if d.phase.active:
-        ending.follow_role_change(d, event.role)
+        ending.advance_role_and_job(d, event.role)
 
 
 def _rank_serves(d: StateTransaction, event: RankServes) -> None:
@@ -408,7 +408,7 @@ def _work_began(d: StateTransaction, event: WorkBegan) -> None:
             continue
         if not rank.has_worked:
             d.set_rank(key, evolve(rank, has_worked=True))
-            d.touched.began[key] = at
+            d.changes.first_work_at[key] = at
 
 
 def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
@@ -446,7 +446,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.mark_without_process(d, key)
         restart.replace_stopped_host(d, key)
-        starting.try_start(d, d.facts(event.role).host_of(event.rank))
+        starting.start_ranks_if_possible(d, d.facts(event.role).host_of(event.rank))
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)
     elif event.outcome.ok:
@@ -459,7 +459,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
             d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result
-        ending.follow_role_change(d, event.role)
+        ending.advance_role_and_job(d, event.role)
     else:
         ending.mark_without_process(d, key)
         failover.handle_failed_ranks(d, event.role, (event.rank,), event.outcome, host_lost=False)

@@ -189,7 +189,7 @@ class HistoryReader:
                 self._incident(number, delta[1])
                 continue
             row = self._open[number]
-            row.faults += [fault for fault in _items(delta[1].get("faults")) if fault not in row.faults]
+            row.faults += [fault for fault in _items(delta[1].get("fault_numbers")) if fault not in row.faults]
             members = [(role, rank) for role, rank in _items(delta[1].get("members"))]
             row.members += [key for key in members if key not in row.members]
         for number in change[2]:
@@ -198,7 +198,7 @@ class HistoryReader:
     def _incident(self, number: int, row: Mapping[str, Any]) -> None:
         if number not in self._open:
             members = [(role, rank) for role, rank in row["members"]]
-            incident = IncidentRecord(row["detected_at"], row["role"], members, list(row["faults"]))
+            incident = IncidentRecord(row["detected_at"], row["role"], members, list(row["fault_numbers"]))
             self._open[number] = incident
             self.history.incidents.append(incident)
 

@@ -150,7 +150,7 @@ class _RecordReader:
             self._thawed(event, at)
         for fault in fresh:
             # One fault of each event: what followed from it follows in the simulation as well.
-            if not fault.secondary and not fault.root_number:
+            if not fault.reports_lost_peer and not fault.root_number:
                 self._add(before, event, fault, at)
                 break
 

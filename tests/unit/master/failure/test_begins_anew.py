@@ -68,7 +68,7 @@ def test_a_server_that_waits_for_another_role_finishes_its_requests_before_it_be
     assert kills(world, since)[1:] == [] if more else kills(world, since) == []
     assert status.endpoints(world.state)["s"] == [], "it is out of the endpoints at once"
     stop_by = world.state.roles["s"].stop_by
-    assert stop_by == world.now + DRAIN_S + limits.SIGTERM_GRACE_S + limits.STOP_S
+    assert stop_by == world.now + DRAIN_S + limits.SIGTERM_GRACE_S + limits.HOST_STOP_S
     assert world.state.phase is Phase.RUNNING, "the restart of the others does not wait for it"
     give(world, end_events)
     assert (phase(world), world.state.roles["s"].stop_by) == (RankPhase.WAITING, None)
@@ -162,7 +162,7 @@ def test_a_role_begins_anew_with_the_job_while_the_restart_of_that_waits():
     world.state = d.freeze()
     world.pending.clear()
     (waiting,) = world.state.incidents.values()
-    assert (waiting.level, waiting.launched) == ("Job", False)
+    assert (waiting.level, waiting.is_launched) == ("Job", False)
     world.hold = True  # the model did not carry out the orders of this restart
     give(world, end_events)
     assert phase(world) is RankPhase.WAITING

@@ -83,7 +83,7 @@ def test_a_failure_reported_twice_is_listed_once():
     assert [consequence.rank for consequence in root(world).consequences] == ["t/2"]
 
 
-@pytest.mark.parametrize("way", [{"after": limits.SAME_FAILURE_S + 1}, {"incarnation": 7}])
+@pytest.mark.parametrize("way", [{"after": limits.SAME_FAILURE_WINDOW_S + 1}, {"incarnation": 7}])
 def test_a_failure_long_after_the_first_or_of_another_incarnation_is_another_fault(way: dict[str, Any]):
     world = world_on_nodes()
     ended(world, 1, GONE)
@@ -245,7 +245,7 @@ def test_an_announcement_about_a_node_explains_its_ends_for_a_time():
     node = world.state.hosts[host("w", 1)].node
     world.send(ev.CauseLearned(f"node/{node}", (Clue("notice", "taken back"),)))
     terminated = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
-    ended(world, 1, terminated, role="w", after=limits.DEPART_S + limits.NOTICE_S + 1)
+    ended(world, 1, terminated, role="w", after=limits.DEPART_S + limits.ANNOUNCED_END_WINDOW_S + 1)
     assert root(world).reason == "Killed"
 
 

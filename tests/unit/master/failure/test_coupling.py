@@ -193,7 +193,10 @@ def test_scripts_that_ignore_the_order_to_end_are_killed_and_the_pair_goes_on():
     world.kill("engine", 1)
     world.settle()
     if any(world.state.ranks["scripts", rank].phase is RankPhase.STOPPING for rank in range(2)):
-        assert next(iter(world.state.incidents.values())).stop_by == world.now + limits.STOP_S + limits.SIGTERM_GRACE_S
+        assert (
+            next(iter(world.state.incidents.values())).stop_by
+            == world.now + limits.HOST_STOP_S + limits.SIGTERM_GRACE_S
+        )
         world.tick()
         world.settle()
     assert incarnations(world, "engine") == [1, 2, 1]

@@ -12,7 +12,7 @@ from dljob.master.persistence.migration import take as take_over
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import (
-    QUEUES,
+    MAX_QUEUES,
     Cut,
     CutQueue,
     checkpoints_in_cuts,
@@ -53,11 +53,11 @@ def take(world, number, step, *, life=1, incarnation=1, commit=True):
 
 def cut(world, step, *, life=1, incarnation=1):
     world.send(ev.CutAsked("t/0"))
-    number = world.state.cuts.last
+    number = world.state.cuts.last_number
     world.send(ev.CutBegun(number))
     take(world, number, step, life=life, incarnation=incarnation)
     world.send(ev.CutSealed(number, (FILE,)))
-    assert world.state.cuts.open is None
+    assert world.state.cuts.open_cut is None
     return number
 
 
@@ -67,10 +67,10 @@ def messages_of(world, reason):
 
 def test_a_command_takes_a_cut_as_a_rank_does(world):
     world.send(ev.Commanded("1", "checkpoint", by="annotation"), after=1)
-    assert (world.state.cuts.open.number, world.state.cuts.open.by) == (1, "annotation")
+    assert (world.state.cuts.open_cut.number, world.state.cuts.open_cut.requested_by) == (1, "annotation")
     world.send(ev.Commanded("1", "checkpoint", by="annotation"), after=1)
     world.send(ev.Commanded("2", "checkpoint", "t"), after=1)
-    assert world.state.cuts.last == 1
+    assert world.state.cuts.last_number == 1
     assert messages_of(world, reasons.COMMAND_REFUSED) == [
         "checkpoint refused: a checkpoint is of the whole job, not of t"
     ]
@@ -78,17 +78,17 @@ def test_a_command_takes_a_cut_as_a_rank_does(world):
 
 def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     world.send(ev.CutAsked("t/0"), after=1)
-    begun = world.state.cuts.open
-    assert sorted(begun.ranks) == [("t", 0), ("t", 1), ("w", 0)]
+    begun = world.state.cuts.open_cut
+    assert sorted(begun.members_by_key) == [("t", 0), ("t", 1), ("w", 0)]
     assert begun.members_to_save == ()
     world.send(ev.CutAsked("w/0"))  # two at once are one
-    assert world.state.cuts.open is begun
+    assert world.state.cuts.open_cut is begun
     world.send(ev.CutBegun(1, ("t/0", "t/1")))
-    assert [entry.role for entry in world.state.cuts.open.members_to_save] == ["t", "t"]
+    assert [entry.role for entry in world.state.cuts.open_cut.members_to_save] == ["t", "t"]
     world.send(ev.CutBegun(1))
     world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
     world.send(ev.CutTaken(1, "t", 1, 1, mark(5)))
-    assert [entry.role for entry in world.state.cuts.open.members_to_save] == ["w"]
+    assert [entry.role for entry in world.state.cuts.open_cut.members_to_save] == ["w"]
     assert checkpoints_in_cuts(world.state.cuts, "t") == (mark(5),)
     world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
     world.send(ev.CutSealed(1, (FILE,), "/ckpt/j"))
@@ -96,7 +96,7 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     assert world.state.cuts.kept_cuts == ()
     world.send(ev.CheckpointCommitted("w/0", mark(9)), after=2)
     (cut,) = world.state.cuts.kept_cuts
-    assert (cut.number, cut.marks, cut.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
+    assert (cut.number, cut.checkpoints, cut.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
     assert messages_of(world, reasons.CUT_COMMITTED) == [
         "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s, in /ckpt/j",
     ]
@@ -131,9 +131,9 @@ def test_a_queue_that_is_opened_during_a_cut_ends_it(world):
     """A rank may put there before it saves: its state would have put what the cut does not hold."""
     world.send(ev.CutAsked("t/0"))
     world.send(ev.QueueOpened("samples"))  # again, by another process of it
-    assert world.state.cuts.open is not None
+    assert world.state.cuts.open_cut is not None
     world.send(ev.QueueOpened("other"))
-    assert world.state.cuts.open is None
+    assert world.state.cuts.open_cut is None
     assert messages_of(world, reasons.CUT_GIVEN_UP) == [
         "cut 1 is given up: queue other was opened during it; there is no earlier one",
     ]
@@ -152,7 +152,7 @@ def test_each_event_of_a_large_cut_looks_at_its_own_ranks_alone(monkeypatch):
     monkeypatch.setattr(cuts, "_is_member_lost", lambda d, entry: looked.append(entry.rank) or is_lost(d, entry))
     for rank in range(count):
         world.send(ev.CutTaken(1, "t", rank, 1, mark(5)))
-    assert world.state.cuts.open.missing_count == 0
+    assert world.state.cuts.open_cut.unsaved_count == 0
     sends = 2  # the kit folds each event twice, to compare
     assert (len(members), looked) == (3 * count * sends, []), "the rank, the cut and all cuts"
     world.kill("w", 0)
@@ -167,27 +167,27 @@ def test_each_event_of_a_large_cut_looks_at_its_own_ranks_alone(monkeypatch):
 def test_a_mark_of_another_process_or_rank_is_not_that_of_the_cut(world):
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CutBegun(1))
-    before = world.state.cuts.open
+    before = world.state.cuts.open_cut
     world.send(ev.CutTaken(1, "t", 0, 9, mark(5)))
     world.send(ev.CutTaken(1, "rollout", 0, 1, mark(5)))
-    assert world.state.cuts.open is before
+    assert world.state.cuts.open_cut is before
     for _ in range(2):  # again, as its answer was lost
         world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
-    assert [(entry.role, entry.rank) for entry in world.state.cuts.open.unsaved_members] == [("t", 1), ("w", 0)]
-    assert world.state.cuts.open.missing_count == 2
+    assert [(entry.role, entry.rank) for entry in world.state.cuts.open_cut.unsaved_members] == [("t", 1), ("w", 0)]
+    assert world.state.cuts.open_cut.unsaved_count == 2
 
 
 def test_a_cut_of_a_state_that_another_version_wrote_is_given_up(world):
     world.send(ev.CutAsked("t/0"))
     written = encode_state(world.state)
-    for name in ("ranks", "missing_count"):
-        del written["cuts"]["open"][name]
-    written["cuts"]["open"]["members"] = []
+    for name in ("members_by_key", "unsaved_count"):
+        del written["cuts"]["open_cut"][name]
+    written["cuts"]["open_cut"]["members"] = []
     new_state = take_over(written, initial(world.plan, world.spec, UID, world.start), world.plan.digest, world.now)
-    assert (new_state.left_out, new_state.anew) == (("cuts.open.members",), "")
+    assert (new_state.left_out, new_state.anew) == (("cuts.open_cut.members",), "")
     world.state = new_state.state
     world.send(ev.Tick())
-    assert world.state.cuts.open is None
+    assert world.state.cuts.open_cut is None
     assert messages_of(world, reasons.CUT_GIVEN_UP)[0].startswith(
         "cut 1 is given up: the version of dljob has changed;"
     )
@@ -223,7 +223,7 @@ def test_a_queue_that_lost_its_items_takes_the_ranks_of_the_last_cut_back_to_it(
     assert len(messages_of(world, reasons.RESTARTING)) == 1
     world.settle()
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
-    assert world.state.cuts.tokens == ()
+    assert world.state.cuts.folder_tokens == ()
     # It was opened before the others went back, or goes back itself when it is opened.
     world.send(ev.QueueOpened("samples", "third"))
     assert len(messages_of(world, reasons.RESTARTING)) == 1
@@ -237,13 +237,13 @@ def test_no_cut_is_begun_before_all_worlds_of_the_last_one_have_gone_back(world)
     later.send(ev.CheckpointDecided("t", RunId(1, 1), mark(1)))
     later.send(ev.QueueOpened("samples", "first"))
     later.send(ev.CutAsked("t/0"))
-    assert (later.state.cuts.open, later.state.cuts.refusal) == (None, "w/0 has yet to go back to cut 4")
+    assert (later.state.cuts.open_cut, later.state.cuts.refusal) == (None, "w/0 has yet to go back to cut 4")
     assert [entry.name for entry in later.state.cuts.unopened] == ["unopened"]
     later.send(ev.CheckpointDecided("w/0", RunId(1, 1), mark(1)))
     later.send(ev.CutAsked("t/0"))
     # An earlier attempt may have had other roles, or more ranks.
     assert later.state.cuts.pending_worlds == ("gone", "w/7")
-    assert later.state.cuts.open is not None
+    assert later.state.cuts.open_cut is not None
     assert later.state.cuts.opened == ("samples",)
 
 
@@ -261,7 +261,7 @@ def test_a_lost_rank_gives_the_cut_up_and_the_one_before_stays(world):
     world.send(ev.CutAsked("t/0"))
     world.kill("w", 0)
     world.settle()
-    assert world.state.cuts.open is None
+    assert world.state.cuts.open_cut is None
     assert messages_of(world, reasons.CUT_GIVEN_UP) == [
         "cut 2 is given up: t/0 was lost, or ended, before it was complete; cut 1 stays the last one"
     ]
@@ -297,10 +297,10 @@ def test_a_rank_that_has_ended_well_takes_no_part_unless_it_has_saved(world):
     world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
     world.end("w", 0)
     world.settle()
-    assert world.state.cuts.open is not None
+    assert world.state.cuts.open_cut is not None
     world.send(ev.CutGivenUp(1, "x"))
     world.send(ev.CutAsked("t/0"))
-    assert sorted(world.state.cuts.open.ranks) == [("t", 0), ("t", 1)]
+    assert sorted(world.state.cuts.open_cut.members_by_key) == [("t", 0), ("t", 1)]
 
 
 def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
@@ -316,11 +316,11 @@ def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
     cuts = world.state.cuts
     numbers = [entry.number for entry in cuts.kept_cuts]
-    assert (cuts.epoch, cuts.restored_number, cuts.pending_worlds, numbers) == (1, 1, ("t",), [1])
+    assert (cuts.restore_count, cuts.restored_number, cuts.pending_worlds, numbers) == (1, 1, ("t",), [1])
     assert restorable_checkpoints(cuts, "t") == (mark(1),)
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))  # another rank's word on the same life
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
-    assert (world.state.cuts.epoch, world.state.cuts.pending_worlds) == (1, ())
+    assert (world.state.cuts.restore_count, world.state.cuts.pending_worlds) == (1, ())
     assert messages_of(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1, with 3 items of samples"]
 
 
@@ -329,7 +329,13 @@ def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.restored_number, cuts.restored_cut, cuts.kept_cuts, cuts.open) == (1, 0, None, (), None)
+    assert (cuts.restore_count, cuts.restored_number, cuts.restored_cut, cuts.kept_cuts, cuts.open_cut) == (
+        1,
+        0,
+        None,
+        (),
+        None,
+    )
     assert "the beginning, with empty queues" in messages_of(world, reasons.CUT_RESTORED)[0]
     assert "t restores a checkpoint" in messages_of(world, reasons.CUT_GIVEN_UP)[0]
 
@@ -339,15 +345,15 @@ def test_the_next_attempt_goes_back_to_a_cut_that_it_finds(world):
     kept_cuts = world.state.cuts.kept_cuts
     later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     later.send(ev.CutsFound(()))
-    assert later.state.cuts.last == 0
+    assert later.state.cuts.last_number == 0
     later.send(ev.CutsFound(kept_cuts))
     later.send(ev.CutsFound(()))
-    assert (later.state.cuts.last, restorable_checkpoints(later.state.cuts, "t")) == (number, (mark(3),))
+    assert (later.state.cuts.last_number, restorable_checkpoints(later.state.cuts, "t")) == (number, (mark(3),))
     later.send(ev.CheckpointDecided("t", RunId(2, 1), mark(3)))
     later_cuts = later.state.cuts
-    assert (later_cuts.epoch, later_cuts.restored_number, later_cuts.pending_worlds) == (1, number, ("w/0",))
+    assert (later_cuts.restore_count, later_cuts.restored_number, later_cuts.pending_worlds) == (1, number, ("w/0",))
     later.send(ev.CheckpointDecided("w/0", RunId(2, 1), mark(3)))
-    assert later.state.cuts.epoch == 1
+    assert later.state.cuts.restore_count == 1
 
 
 def test_a_world_that_took_no_part_restores_as_it_always_did(world):
@@ -355,7 +361,7 @@ def test_a_world_that_took_no_part_restores_as_it_always_did(world):
     world.kill("w", 1)
     world.settle()
     world.send(ev.CheckpointDecided("w/1", RunId(1, 2), None))
-    assert world.state.cuts.epoch == 0
+    assert world.state.cuts.restore_count == 0
     assert world.state.ranks["t", 0].phase is RankPhase.READY
 
 
@@ -369,14 +375,14 @@ def test_a_rank_without_a_state_that_restarts_is_no_reason_against_a_cut(world):
     world.kill("rollout", 0)
     world.send(ev.CutAsked("t/0"))
     world.settle()
-    assert world.state.cuts.open is not None
+    assert world.state.cuts.open_cut is not None
     assert world.state.ranks["rollout", 0].incarnation == 2
 
 
 def test_a_job_counts_only_so_many_queues(world):
-    for number in range(QUEUES + 1):
+    for number in range(MAX_QUEUES + 1):
         world.send(ev.QueueOpened(str(number)))
-    assert len(world.state.cuts.queues) == QUEUES
+    assert len(world.state.cuts.queue_names) == MAX_QUEUES
 
 
 def test_a_cut_with_a_damaged_queue_file_is_passed_over_whole(world):
@@ -402,14 +408,19 @@ def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(
     assert worlds_restored_together(world.state.cuts, frozenset({"t"})) == ("w/0",)
     assert restorable_checkpoints(world.state.cuts, "t") == restorable_checkpoints(world.state.cuts, "w/0") == ()
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(7)))  # it searched before the damage was known
-    assert world.state.cuts.epoch == 0
+    assert world.state.cuts.restore_count == 0
     assert world.state.saves["t"].decision(RunId(1, 2)) is None
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.restored_number, cuts.lost_worlds, cuts.pending_worlds) == (1, 0, (), ("w/0",))
+    assert (cuts.restore_count, cuts.restored_number, cuts.worlds_without_cut, cuts.pending_worlds) == (
+        1,
+        0,
+        (),
+        ("w/0",),
+    )
     assert restorable_checkpoints(cuts, "w/0") == ()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), None))
-    assert (world.state.cuts.epoch, restorable_checkpoints(world.state.cuts, "w/0")) == (1, None)
+    assert (world.state.cuts.restore_count, restorable_checkpoints(world.state.cuts, "w/0")) == (1, None)
 
 
 def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
@@ -420,7 +431,11 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None, damaged=("step 2 is passed over",)))
     cuts = world.state.cuts
-    assert (cuts.broken, cuts.pending_worlds, [entry.number for entry in cuts.kept_cuts]) == (True, (), [1])
+    assert (cuts.is_restored_cut_damaged, cuts.pending_worlds, [entry.number for entry in cuts.kept_cuts]) == (
+        True,
+        (),
+        [1],
+    )
     assert world.state.saves["t"].decision(RunId(1, 2)) is None
     assert messages_of(world, reasons.CHECKPOINT_DAMAGED) == ["step 2 is passed over"]
     assert "cut 2 is passed over: t cannot read its checkpoint;" in messages_of(world, reasons.CUT_DAMAGED)[0]
@@ -429,7 +444,12 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("t", RunId(1, 3), mark(1)))
     world.send(ev.CheckpointDecided("w/0", RunId(1, 3), mark(1)))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.restored_number, cuts.pending_worlds, cuts.broken) == (2, 1, (), False)
+    assert (cuts.restore_count, cuts.restored_number, cuts.pending_worlds, cuts.is_restored_cut_damaged) == (
+        2,
+        1,
+        (),
+        False,
+    )
 
 
 def test_a_world_that_skips_a_cut_takes_the_others_along(world):
@@ -487,7 +507,7 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
     later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     later.send(ev.CutsFound(kept_cuts, ((2, "torn"),)))
     assert messages_of(later, reasons.CUT_DAMAGED) == ["cut 2 is passed over: torn; ranks and queues go back to cut 1"]
-    assert later.state.cuts.last == 2
+    assert later.state.cuts.last_number == 2
     none = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     none.send(ev.CutsFound((), ((2, "torn"),), ("gone", "t", "w/0", "w/7")))
     assert (
@@ -499,7 +519,7 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
     none.settle()
     assert none.state.ranks["w", 0].incarnation == 2
     none.send(ev.CheckpointDecided("t", RunId(2, 1), None))
-    assert (none.state.cuts.epoch, none.state.cuts.restored_number) == (1, 0)
+    assert (none.state.cuts.restore_count, none.state.cuts.restored_number) == (1, 0)
     sole_world = World(job(TRAINER)).boot()
     sole_world.send(ev.CutsFound((), ((2, "torn"),)))
     assert "its items are lost, and queues begin empty" in messages_of(sole_world, reasons.CUT_DAMAGED)[0]

@@ -45,8 +45,8 @@ def test_the_same_error_of_items_that_pay_ends_no_job_and_uses_no_budget():
     for count in range(1, 8):
         fail(world, items=((f"k{count}", 3, True),) if count % 3 == 0 else ((f"k{count}", count % 3, False),))
         assert world.state.phase is Phase.RUNNING
-        assert not world.state.errors
-        assert all(not world.state.marks.get(key) for key in ("e", budget.JOB_KEY, budget.failure_key("e")))
+        assert not world.state.last_errors
+        assert all(not world.state.marks.get(key) for key in ("e", budget.JOB_BUDGET_KEY, budget.backoff_key("e")))
     cause = "e/0: UserError: ValueError: no (in run) (at train.py:7 in step)"
     assert messages(world, reasons.ITEM_FAILED)[:2] == [
         f"item k1 of queue tasks has 1 failed delivery, another rank gets it next, if one asks: {cause}",
@@ -67,7 +67,7 @@ def test_a_restart_that_items_pay_for_does_not_wait_for_earlier_failures_of_the_
     world.now += 20.0
     world.end("e", 0, BAD)
     world.settle()
-    assert [incident.launched for incident in world.state.incidents.values()] == [False]
+    assert [incident.is_launched for incident in world.state.incidents.values()] == [False]
     world.send(ev.DeliveriesFailed("tasks", "e", 0, 1, (("k", 1, False),)))
     world.settle()
     assert world.state.ranks["e", 0].phase is RankPhase.READY
@@ -76,7 +76,7 @@ def test_a_restart_that_items_pay_for_does_not_wait_for_earlier_failures_of_the_
     world.end("e", 1, KILLED)
     world.settle()
     world.send(ev.DeliveriesFailed("tasks", "e", 0, 1, (("k", 1, False),)))
-    assert [incident.launched for incident in world.state.incidents.values()] == [False], "that one waits"
+    assert [incident.is_launched for incident in world.state.incidents.values()] == [False], "that one waits"
     waits = [message.rpartition("; ")[2] for message in messages(world, reasons.RESTARTING)[-2:]]
     seconds = 2 ** (earlier_failures - 1)
     assert waits == [f"restarting 1 rank in at most {seconds} s", f"restarting 1 rank in {seconds} s"]

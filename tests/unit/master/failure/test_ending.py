@@ -27,8 +27,8 @@ def test_the_job_succeeds_when_all_drivers_ended_well_and_the_others_are_asked_t
     assert world.state.phase is Phase.STOPPING
     stops = world.of(act.StopRanks, action_count)
     assert [(a.host, a.ranks, a.grace_s) for a in stops] == [
-        (host("serve", 0), (0,), limits.GRACE_S),
-        (host("serve", 1), (1,), limits.GRACE_S),
+        (host("serve", 0), (0,), limits.JOB_END_GRACE_S),
+        (host("serve", 1), (1,), limits.JOB_END_GRACE_S),
     ]
     assert not world.of(act.Release)
     world.deliver()
@@ -89,11 +89,11 @@ def test_ranks_that_do_not_leave_in_the_grace_are_released_with_everything():
     world.send(ev.Tick(), after=1)
     assert not world.of(act.Release)
     world.tick()
-    assert world.now == world.start + limits.GRACE_S + limits.STOP_S
+    assert world.now == world.start + limits.JOB_END_GRACE_S + limits.HOST_STOP_S
     assert world.of(act.Release)
     world.settle()
     assert world.state.phase is Phase.SUCCEEDED
-    assert world.state.live == 0
+    assert world.state.live_rank_count == 0
 
 
 def test_hosts_that_die_while_the_job_stops_are_no_failures():
@@ -126,7 +126,7 @@ def test_a_stop_is_graceful_and_not_a_success():
     world = World(job({"name": "w"})).boot()
     world.send(ev.Commanded("s", "stop", by="ctrl-c"))
     world.settle()
-    assert world.of(act.StopRanks)[0].grace_s == limits.GRACE_S
+    assert world.of(act.StopRanks)[0].grace_s == limits.JOB_END_GRACE_S
     assert world.finished == [act.Finish(ok=False, reason=reasons.STOPPED, message="stopped by ctrl-c")]
 
 
@@ -180,7 +180,7 @@ def test_a_release_that_is_not_answered_is_ordered_again():
     world.send(ev.Tick(), after=1)
     assert len(world.of(act.Release)) == 1
     world.tick()
-    assert world.now == world.start + limits.RELEASE_S
+    assert world.now == world.start + limits.RELEASE_AGAIN_S
     assert len(world.of(act.Release)) == 2
     world.settle()
     assert len(world.finished) == 1

@@ -42,7 +42,7 @@ def restarts(world):
 def test_a_restart_says_which_rule_it_follows_what_it_costs_and_how_long_it_waits():
     world = World(job({"name": "w", "replicas": 4})).boot()
     fail(world, "w", 2)
-    world.now += limits.SAME_FAILURE_S + 1
+    world.now += limits.SAME_FAILURE_WINDOW_S + 1
     world.kill("w", 2)
     reason = transition(world.state, world.pending[0], world.now).reason.partition("; Restarting w/2: ")[0]
     assert reason == (
@@ -133,7 +133,7 @@ def test_a_process_that_cannot_be_made_waits_longer_each_time_however_long_the_o
     for life in range(2, 7):
         world.pending.clear()  # its process does not answer
         world.send(ev.HostLost(host("w", 0), life, KILLED), after=6.0)
-        waits.append(min(state.due_at for state in world.state.incidents.values()) - world.now)
+        waits.append(min(state.backoff_until for state in world.state.incidents.values()) - world.now)
         world.tick()
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0]
 
@@ -238,7 +238,7 @@ def test_a_fork_host_that_does_not_end_its_ranks_in_time_is_killed_and_made_anew
     world.deliver()
     world.pending.clear()
     world.tick()
-    assert world.now == world.start + limits.SIGTERM_GRACE_S + limits.STOP_S
+    assert world.now == world.start + limits.SIGTERM_GRACE_S + limits.HOST_STOP_S
     world.settle()
     assert world.state.hosts[host("t", 0)].incarnation == 2
     assert world.state.phase is Phase.RUNNING
@@ -253,7 +253,7 @@ def test_ranks_of_a_host_killed_for_another_rank_restart_with_it():
     world.pending.clear()
     world.tick()
     (incident,) = world.state.incidents.values()
-    assert (incident.members, incident.pending_count) == ((("a", 0), ("a", 1)), 2)
+    assert (incident.members, incident.unready_count) == ((("a", 0), ("a", 1)), 2)
     world.settle()
     assert [world.state.ranks["a", r].incarnation for r in range(3)] == [2, 2, 1]
     assert world.state.phase is Phase.RUNNING
@@ -565,7 +565,7 @@ def test_a_slow_start_that_its_probe_allows_is_no_restart_that_takes_too_long():
     world = World(plan_and_spec).boot()
     world.send(ev.HostLost(host("s", 0), 1, KILLED))
     (incident,) = world.state.incidents.values()
-    assert incident.deadline == world.now + limits.RESTART_S + 10 + 120 * 10
+    assert incident.deadline == world.now + limits.RESTART_TIME_LIMIT_S + 10 + 120 * 10
     while world.state.verdict is None and world.state.incidents:
         world.tick()
         world.pending = [e for e in world.pending if not isinstance(e, ev.RankReady | ev.HostReady)]
@@ -589,7 +589,7 @@ def test_a_restart_that_does_not_finish_in_time_goes_up_level_by_level():
             levels.append(incident.level.value)
     assert levels == ["Process", "RoleGroup", "Role", "Job"]
     assert world.state.verdict.reason == reasons.RESTART_TIMED_OUT
-    assert world.now == world.start + 4 * limits.RESTART_S
+    assert world.now == world.start + 4 * limits.RESTART_TIME_LIMIT_S
     assert "not ready 600 s after" in world.state.verdict.message
 
 
@@ -613,7 +613,7 @@ def test_a_larger_restart_takes_over_what_a_smaller_one_was_about():
     world.end("w", 1, exited(5))
     world.deliver(len(world.pending) - 1)
     (incident,) = world.state.incidents.values()
-    assert (incident.level.value, incident.pending_count, len(incident.faults)) == ("Role", 2, 2)
+    assert (incident.level.value, incident.unready_count, len(incident.fault_numbers)) == ("Role", 2, 2)
     world.settle()
     assert all(fault.recovered_at is not None for fault in world.state.faults)
     assert len(world.notes(reasons.RECOVERED)) == 1
@@ -628,14 +628,14 @@ def test_a_group_on_hold_is_taken_over_before_its_backoff_is_over():
     fail(world, "w", 0)
     world.now += 10
     fail(world, "w", 0)
-    assert world.state.roles["w"].backoff_count == 1
+    assert world.state.roles["w"].incidents_in_backoff == 1
     world.now += 10
     hit(world, "w", 1, exited(5))
     assert len(world.state.incidents) == 1
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert world.state.roles["w"].backoff_count == 0
+    assert world.state.roles["w"].incidents_in_backoff == 0
     assert world.state.phase is Phase.RUNNING
 
 
@@ -707,7 +707,7 @@ def test_of_two_late_restarts_the_first_takes_the_second_along():
     assert len(world.state.incidents) == 2
     world.tick()
     (incident,) = world.state.incidents.values()
-    assert (incident.level.value, len(incident.faults)) == ("Role", 3)
+    assert (incident.level.value, len(incident.fault_numbers)) == ("Role", 3)
     assert restarts(world) == {"Process": 2, "Role": 1}
 
 
@@ -717,9 +717,9 @@ def test_a_rank_can_leave_a_restart_for_another_while_the_rest_of_it_goes_on():
     world.lose_node(node)
     world.deliver()
     (first,) = world.state.incidents.values()
-    assert first.pending_count == 2
+    assert first.unready_count == 2
     world.send(ev.Commanded("c", "restart", "w/0"))
-    assert sorted(i.pending_count for i in world.state.incidents.values()) == [1, 1]
+    assert sorted(i.unready_count for i in world.state.incidents.values()) == [1, 1]
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.notes(reasons.RECOVERED)) == 2

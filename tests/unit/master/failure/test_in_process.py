@@ -132,7 +132,7 @@ def test_a_survivor_that_does_not_leave_in_time_gets_a_new_process():
     world.settle()
     assert phases(world) == {RankPhase.WAITING, RankPhase.STOPPING}
     world.tick()
-    assert world.now == began + limits.LEAVE_S
+    assert world.now == began + limits.LEAVE_GROUP_S
     world.settle()
     assert lives(world) == [2, 2, 1, 1]
     assert restarts(world) == {"InProcess": 1}
@@ -206,7 +206,7 @@ def test_a_restart_in_process_that_takes_too_long_restarts_the_processes(size, l
     began = world.now
     while larger not in restarts(world):
         world.tick()
-    assert world.now >= began + limits.RESTART_S
+    assert world.now >= began + limits.RESTART_TIME_LIMIT_S
     world.settle()
     assert lives(world) == [3, 2, 2, 2]
     assert world.state.phase is Phase.RUNNING

@@ -47,7 +47,7 @@ def look(world: World, *samples: PeerSample) -> None:
     present_samples = tuple(
         replace(entry, incarnation=world.state.ranks["t", entry.rank].incarnation) for entry in samples
     )
-    world.send(ev.PeersSeen("t", present_samples), after=limits.PEER_LOOK_S)
+    world.send(ev.PeersSeen("t", present_samples), after=limits.PEER_SAMPLE_DELAY_S)
 
 
 def first_cause(world: World) -> str:
@@ -94,9 +94,9 @@ def test_the_end_that_came_first_says_whether_a_rank_with_code_0_was_waited_for(
     end(world, 9, evolve(PEER, step=20, advanced=world.now + 100))
     for rank in range(8, 1, -1):
         end(world, rank, PEER)
-    until = world.state.inquiries["t"].until
+    until = world.state.inquiries["t"].ends_at
     end(world, 0, Outcome(ok=True, code=0, step=8))
-    assert world.state.inquiries["t"].until == until
+    assert world.state.inquiries["t"].ends_at == until
 
 
 def test_a_death_that_is_reported_last_is_the_cause_although_another_rank_has_ended_with_code_0():
@@ -110,8 +110,8 @@ def test_a_death_that_is_reported_last_is_the_cause_although_another_rank_has_en
 def test_a_rank_without_which_the_others_went_on_is_not_the_cause():
     world = started()
     end(world, 1, Outcome(ok=True, code=0, step=8))
-    later = replace(PEER, step=20, advanced=world.now + limits.SAME_FAILURE_S + 9)
-    end(world, 2, later, after=limits.SAME_FAILURE_S + 10)
+    later = replace(PEER, step=20, advanced=world.now + limits.SAME_FAILURE_WINDOW_S + 9)
+    end(world, 2, later, after=limits.SAME_FAILURE_WINDOW_S + 10)
     end(world, 0, later, after=0.1)
     assert first_cause(world).startswith("t/2: cause unknown, it lost its peer: RuntimeError")
 
@@ -271,7 +271,7 @@ def test_the_host_of_a_rank_may_die_with_its_echo_or_after_it():
     world = started(CLASSES)
     world.kill("t", 0, ABORTED)
     world.deliver()
-    assert world.state.held_ends["t", 0].host_incarnation == 1
+    assert world.state.held_ends["t", 0].ended_host_incarnation == 1
     end(world, 2, PEER)
     world.kill("t", 2, ABORTED)
     world.deliver()
@@ -310,10 +310,10 @@ def test_a_report_that_comes_twice_is_held_once_and_outlives_primemaster():
     world = started()
     end(world, 0, PEER)
     world.send(ev.RankEnded("t", 0, 1, PEER))
-    assert world.state.inquiries["t"].count == 1
+    assert world.state.inquiries["t"].held_end_count == 1
     world.crash_master()
     world.settle()
-    assert world.state.inquiries["t"].count == 1
+    assert world.state.inquiries["t"].held_end_count == 1
     world.tick()
     assert recovered(world).state.phase is Phase.RUNNING
 
@@ -347,7 +347,7 @@ def test_the_time_of_the_search_is_that_of_a_loss():
 def test_living_ranks_are_looked_at_once_after_a_moment():
     world = started()
     end(world, 0, PEER)
-    look_time = world.now + limits.PEER_LOOK_S
+    look_time = world.now + limits.PEER_SAMPLE_DELAY_S
     assert lost_peers.ranks_to_sample(world.state, "t", world.now) == ()
     assert lost_peers.ranks_to_sample(world.state, "t", look_time) == (1, 2)
     assert lost_peers.ranks_to_sample(world.state, "x", look_time) == ()

@@ -39,7 +39,7 @@ def test_a_world_restarts_as_it_did_rank_by_rank(level, entrypoint, monkeypatch)
         return world.state, world.all_actions
 
     mutated = outcome_of()
-    monkeypatch.setattr(StateTransaction, "many", lambda _: nullcontext())
+    monkeypatch.setattr(StateTransaction, "batch_changes", lambda _: nullcontext())
     assert mutated == outcome_of()
 
 

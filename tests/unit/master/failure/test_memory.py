@@ -49,7 +49,7 @@ def demand(world, unit="w/0"):
     """What the unit's reservation holds of memory, in GiB."""
     unit_state = world.state.units[unit]
     assert unit_state.phase is UnitPhase.HELD
-    larger_unit = memory_overrides.unit_of(world.plan, unit, world.granted[unit, unit_state.token])
+    larger_unit = memory_overrides.unit_with_memory(world.plan, unit, world.granted[unit, unit_state.token])
     return dict(larger_unit.demand)["memory"] / GI
 
 
@@ -112,7 +112,7 @@ def test_a_rank_without_the_policy_restarts_with_the_memory_it_had(role_spec):
     world.settle()
     assert world.state.faults[-1].reason == "OOMKilled"
     assert world.state.units["w/0"] == before
-    assert world.state.grants == memory_overrides.Grants()
+    assert world.state.memory_overrides == memory_overrides.MemoryOverrides()
 
 
 def test_memory_grows_by_the_factor_in_whole_mebibytes():
@@ -152,7 +152,7 @@ def test_without_a_node_with_room_the_rank_keeps_its_memory_and_a_note_says_so()
     assert note.message.startswith(
         "memory 4Gi -> 6Gi of at most 8Gi after OOMKilled of w/0: it goes on with 4Gi, there is no room: "
     )
-    assert dict(world.state.grants.requested) == {"w": 6 * GI}, "the next attempt shall have it"
+    assert dict(world.state.memory_overrides.requested) == {"w": 6 * GI}, "the next attempt shall have it"
 
 
 def test_a_unit_with_more_memory_goes_to_no_excluded_node():
@@ -369,8 +369,10 @@ def test_a_master_that_takes_over_reserves_the_same_memory():
     assert demand(world) == 6
     data = json.loads(json.dumps(encode_state(world.state)))
     assert decode_state(data, world.state.job) == world.state
-    del data["grants"]
-    assert decode_state(data, world.state.job).grants == memory_overrides.Grants(), "an older dljob wrote none"
+    del data["memory_overrides"]
+    assert decode_state(data, world.state.job).memory_overrides == memory_overrides.MemoryOverrides(), (
+        "an older dljob wrote none"
+    )
 
 
 # -- over attempts
@@ -404,7 +406,7 @@ def test_the_next_attempt_begins_with_the_raised_memory():
     capped = following(job(role(policy={"outOfMemory": {"maxMemory": "5Gi"}})), text, views(1))
     assert demand(capped) == 5
     for role_spec in (role(policy={}), role(memory="6Gi"), role("x")):
-        assert following(job(role_spec), text, views(1)).state.grants == memory_overrides.Grants()
+        assert following(job(role_spec), text, views(1)).state.memory_overrides == memory_overrides.MemoryOverrides()
 
 
 def test_the_next_attempt_waits_for_nodes_with_the_raised_memory():
@@ -425,7 +427,7 @@ def test_memory_handed_on_too_late_is_not_taken():
     small_world.kill("w", 0, OOM)
     small_world.settle()
     world.send(carried(handed(small_world), UID, 2))
-    assert world.state.grants == memory_overrides.Grants()
+    assert world.state.memory_overrides == memory_overrides.MemoryOverrides()
 
 
 def test_memory_that_cannot_be_read_is_no_carry():

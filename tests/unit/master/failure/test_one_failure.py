@@ -27,7 +27,7 @@ def lose(world, unit):
     world.settle()
 
 
-@pytest.mark.parametrize("after", [0.0, limits.SAME_FAILURE_S])
+@pytest.mark.parametrize("after", [0.0, limits.SAME_FAILURE_WINDOW_S])
 @pytest.mark.parametrize("role", [WORLD, ACTORS])
 def test_a_process_that_dies_before_its_node_is_gone_is_the_same_failure(role, after):
     world = world_of(role)
@@ -51,7 +51,7 @@ def test_a_peers_error_that_tells_of_a_node_before_it_is_gone_is_the_same_failur
 
 
 def test_a_node_lost_long_after_or_another_node_is_another_failure():
-    for unit, after in (("t/1", limits.SAME_FAILURE_S + 1), ("t/0", 1.0)):
+    for unit, after in (("t/1", limits.SAME_FAILURE_WINDOW_S + 1), ("t/0", 1.0)):
         world = world_of(WORLD)
         world.kill("t", 1)
         world.settle()
@@ -101,7 +101,7 @@ def test_nodes_of_a_world_that_end_together_are_one_failure_without_backoff(remo
     world = world_of(RACK, 20)
     go_together(world, [f"t/{rank}" for rank in range(4)], every_s, remove, begins=begins)
     assert world.state.incidents
-    assert all(incident.launched for incident in world.state.incidents.values())
+    assert all(incident.is_launched for incident in world.state.incidents.values())
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.state.marks["t"]) == len(world.state.marks["fail:t"]) == 1
@@ -118,8 +118,8 @@ def test_a_rack_of_which_some_nodes_freeze_and_others_are_lost_is_one_failure():
 
 def test_nodes_that_end_one_soon_after_the_other_are_counted_again_when_the_first_was_long_ago():
     world = world_of({**RACK, "restartPolicy": {"maxRestarts": 9}}, 20)
-    go_together(world, ["t/0", "t/1", "t/2"], limits.SAME_FAILURE_S - 1, begins=True)
-    assert [mark.at for mark in world.state.marks["t"]] == [1100.0, 1100.0 + 2 * (limits.SAME_FAILURE_S - 1)]
+    go_together(world, ["t/0", "t/1", "t/2"], limits.SAME_FAILURE_WINDOW_S - 1, begins=True)
+    assert [mark.at for mark in world.state.marks["t"]] == [1100.0, 1100.0 + 2 * (limits.SAME_FAILURE_WINDOW_S - 1)]
 
 
 def test_a_node_that_freezes_once_the_world_has_come_back_is_another_failure():
@@ -190,7 +190,7 @@ def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_shor
     (waiting,) = world.state.incidents.values()
     world.now += 2
     lose(world, "t/1")
-    assert {incident.due_at for incident in world.state.incidents.values()} == {waiting.due_at}
+    assert {incident.backoff_until for incident in world.state.incidents.values()} == {waiting.backoff_until}
     assert len(world.state.marks["t"]) == 2
 
 

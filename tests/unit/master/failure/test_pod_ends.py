@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from causes_kit import Story
 
-from dljob.master.state.limits import LATE_CAUSE_S, NOTICE_S
+from dljob.master.state.limits import ANNOUNCED_END_WINDOW_S, LATE_CAUSE_WINDOW_S
 
 GONE = {"host": "w/0", "lost": {"reason": "Unknown", "detail": "The actor is dead because its node has died."}}
 OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled) (pod j-ed4f5-w0)"
@@ -70,7 +70,10 @@ def test_the_pod_and_kubernetes_both_speak_and_the_cause_is_whose_doing_it_is(ti
 
 def test_an_old_announcement_is_not_told_beside_a_new_one():
     before = "Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)"
-    timeline = [evidence_of("pod", before), evidence_of("notice", HOOK, after=NOTICE_S + LATE_CAUSE_S)]
+    timeline = [
+        evidence_of("pod", before),
+        evidence_of("notice", HOOK, after=ANNOUNCED_END_WINDOW_S + LATE_CAUSE_WINDOW_S),
+    ]
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
     story.tell()
     assert [clue.text for notice in story.world.state.notices.values() for clue in notice.clues] == [HOOK]

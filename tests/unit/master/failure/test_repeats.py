@@ -148,7 +148,7 @@ def test_a_host_that_is_lost_before_its_rank_began_is_no_life():
     for life in (1, 2, 3):
         world.send(ev.HostLost(host("w", 0), life, KILLED), after=1.0)
         world.pending.clear()
-    assert world.state.errors["w", 0].short_incarnations == 1
+    assert world.state.last_errors["w", 0].short_incarnation_count == 1
 
 
 def test_an_end_that_is_told_when_the_rank_was_started_again_is_remembered_once():

@@ -223,7 +223,7 @@ def test_a_busy_state_uses_every_table():
     state = WORLDS[0].state
     empty = {f.name for f in fields(JobState) if not getattr(state, f.name)}
     # No server finishes before its unit goes to another topology domain.
-    assert empty == {"verdict", "ended_at", "result", "moving"}
+    assert empty == {"verdict", "ended_at", "result", "domain_move"}
 
 
 def test_a_journal_folds_to_the_state_that_wrote_it():

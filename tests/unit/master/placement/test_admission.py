@@ -277,7 +277,7 @@ def test_a_restart_is_not_overdue_while_its_units_look_for_room():
     world.lose_node("n1")
     world.settle()
     world.tick()
-    assert world.now == world.start + limits.RESTART_S
+    assert world.now == world.start + limits.RESTART_TIME_LIMIT_S
     assert world.state.verdict is None
     world.add_node(nodes(4, cpus=1)[3])
     world.settle()

@@ -45,7 +45,7 @@ def test_checkpoints_in_memory_are_saved_before_the_ranks_of_a_drained_node_leav
     actions = world.deliver()
     assert [a for a in actions if not isinstance(a, act.Note)] == [act.SaveCopies(victim, 25.0)]
     assert where(world) == victim
-    assert world.state.live == 2, "ranks go on while their copies come to disk"
+    assert world.state.live_rank_count == 2, "ranks go on while their copies come to disk"
     world.settle()
     assert where(world) not in ("", victim)
     assert world.state.ranks["w", 0].incarnation == 2
@@ -82,7 +82,7 @@ def test_an_end_before_anybody_could_leave_is_put_down_to_the_announcement(ray):
         evict(world, victim)
         world.settle()
     assert where(world) == victim
-    world.send(ev.Tick(), after=limits.NOTICE_S - 10)
+    world.send(ev.Tick(), after=limits.ANNOUNCED_END_WINDOW_S - 10)
     world.lose_node(victim)
     world.settle()
     assert world.state.faults[-1].reason == "Preempted"
@@ -237,10 +237,10 @@ def test_a_process_that_dies_again_and_again_on_a_node_that_is_to_go_waits_longe
     world.settle()
     waits = []
     for _ in range(3):
-        world.now += limits.SAME_FAILURE_S + 1
+        world.now += limits.SAME_FAILURE_WINDOW_S + 1
         world.kill("w", 0)
         world.settle()
-        waits.append(max((own.due_at - world.now for own in world.state.incidents.values()), default=0.0))
+        waits.append(max((own.backoff_until - world.now for own in world.state.incidents.values()), default=0.0))
         while world.state.incidents:
             world.tick()
             world.settle()
@@ -355,7 +355,7 @@ def test_a_node_that_stays_is_used_again():
     world.settle()
     while world.state.departures:
         world.tick()
-    assert world.now == 1000.0 + limits.DEPART_S + limits.NOTICE_S
+    assert world.now == 1000.0 + limits.DEPART_S + limits.ANNOUNCED_END_WINDOW_S
     (note,) = world.notes(reasons.NODE_DRAIN_CANCELLED)
     assert note.message == "still there 180 s after its departure was announced: it is used again"
     assert next_wake(world.state) is None
@@ -366,7 +366,7 @@ def test_a_node_that_ray_still_drains_is_not_used_again():
     victim = where(world)
     world.drain_node(victim)
     world.settle()
-    while world.now < 1000 + 3 * limits.NOTICE_S:
+    while world.now < 1000 + 3 * limits.ANNOUNCED_END_WINDOW_S:
         world.tick()
     assert victim in world.state.departures
     assert not world.notes(reasons.NODE_DRAIN_CANCELLED)

@@ -81,7 +81,7 @@ def test_servers_finish_their_requests_before_they_go_to_another_domain():
     assert phases(world) == ["Waiting", "Stopping", "Stopping"]
     assert status.endpoints(world.state)["s"] == []
     assert [(a.host.index, a.ranks) for a in world.of(act.StopRanks, since)] == [(1, (1,)), (2, (2,))]
-    assert world.state.moving.finish_by == world.now + DRAIN_S + limits.SIGTERM_GRACE_S
+    assert world.state.domain_move.finish_by == world.now + DRAIN_S + limits.SIGTERM_GRACE_S
     (note,) = [note for note in world.notes(reasons.NO_ROOM) if note.target == "s"]
     assert note.message == "it goes to another topology domain: 2 servers of it finish requests first, within 90 s"
     assert kills(world, since) == [host("s", 0)], "only the lost one is ended"
@@ -90,14 +90,14 @@ def test_servers_finish_their_requests_before_they_go_to_another_domain():
     give(world, held[1:])
     assert racks_of(world) == ["a", "a", "a"]
     assert [world.state.ranks["s", rank].incarnation for rank in range(3)] == [2, 2, 2]
-    assert (world.state.phase, world.state.moving) == (Phase.RUNNING, None)
+    assert (world.state.phase, world.state.domain_move) == (Phase.RUNNING, None)
 
 
 def test_servers_that_ignore_their_drain_go_to_another_domain_in_time():
     world = serving()
     lose(world)
     at = world.now
-    while world.state.moving is not None:
+    while world.state.domain_move is not None:
         world.tick()
     world.settle()
     assert (world.now, racks_of(world)) == (at + DRAIN_S + limits.SIGTERM_GRACE_S, ["a", "a", "a"])
@@ -125,7 +125,7 @@ def test_a_server_that_ignored_its_drain_is_ended_where_it_stays():
     settle(world)
     give(world, held[:1])
     since = len(world.all_actions)
-    while world.state.moving is not None:
+    while world.state.domain_move is not None:
         world.tick()
     assert kills(world, since) == [host("s", 2)]
     world.settle()
@@ -136,7 +136,7 @@ def test_a_server_that_ignored_its_drain_is_ended_where_it_stays():
 def test_servers_that_ignored_their_drain_are_ended_in_time_though_the_lost_one_is_still_being_reserved():
     world = serving()
     lose(world)
-    ends_at = world.state.moving.finish_by
+    ends_at = world.state.domain_move.finish_by
     world.add_node(racked("bbbaaaab")[7])
     world.deliver()
     assert world.pending == [ev.UnitReserved("s/0", 2, "n7")], "the new node has not answered yet"
@@ -153,11 +153,11 @@ def test_a_server_that_leaves_its_fleet_does_not_start_again():
     world.send(ev.Commanded("less", "scale", "s", count=2))
     world.tick()
     held = lose(world)
-    assert (world.state.sizes["s"].leaving, world.state.moving.units) == ((2,), ("s/1", "s/2"))
+    assert (world.state.sizes["s"].leaving, world.state.domain_move.units) == ((2,), ("s/1", "s/2"))
     world.add_node(racked("bbbaaaab")[7])
     settle(world)
     give(world, [event for event in held if event.rank == 1])
-    while world.state.moving is not None:
+    while world.state.domain_move is not None:
         world.tick()
     world.settle()
     assert phases(world) == ["Ready", "Ready", "Absent"]
@@ -196,7 +196,7 @@ def test_the_search_for_room_does_not_end_while_servers_finish():
     world = serving(faultTolerance=wait)
     lose(world)
     at = world.now
-    while world.state.moving is not None:
+    while world.state.domain_move is not None:
         world.tick()
     world.settle()
     assert (world.now, racks_of(world)) == (at + DRAIN_S + limits.SIGTERM_GRACE_S, ["a", "a", "a"])
@@ -209,7 +209,7 @@ def test_a_restart_of_servers_that_are_to_go_starts_them_in_the_other_domain():
     world.send(ev.Commanded("r", "restart", "s"))
     held += settle(world)
     (incident,) = world.state.incidents.values()
-    assert incident.launched
+    assert incident.is_launched
     give(world, held)
     assert racks_of(world) == ["a", "a", "a"]
     assert phases(world) == ["Ready", "Ready", "Ready"]
@@ -234,4 +234,4 @@ def test_servers_stay_if_the_lost_one_is_not_needed_any_longer():
     world.state, world.hold = d.freeze(), True
     give(world, held)
     assert (phases(world), racks_of(world)) == (["Succeeded", "Ready", "Ready"], ["", "b", "b"])
-    assert world.state.moving is None
+    assert world.state.domain_move is None

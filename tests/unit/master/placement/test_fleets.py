@@ -608,7 +608,7 @@ def test_room_that_was_given_is_waited_for_before_more_is_given():
     world = beside_a_driver()
     lose(world, "d/0")
     own = world.state.sizes["e"]
-    for ago, sizes in ((1.0, {}), (limits.STOP_S, {"e": 2})):
+    for ago, sizes in ((1.0, {}), (limits.HOST_STOP_S, {"e": 2})):
         state = evolve(world.state, sizes=world.state.sizes.set("e", evolve(own, resized=world.now - ago)))
         assert giving.choose_givers(StateTransaction(state, world.now), ()).sizes == sizes
 

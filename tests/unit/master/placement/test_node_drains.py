@@ -167,7 +167,7 @@ def test_servers_without_another_place_finish_in_time_and_the_other_ranks_of_the
         (("s", 0), RankPhase.WAITING),
         (("w", 0), RankPhase.READY),
     ]
-    assert earliest_timer(world.state) == own.gone_at + limits.NOTICE_S, "no timer spins"
+    assert earliest_timer(world.state) == own.gone_at + limits.ANNOUNCED_END_WINDOW_S, "no timer spins"
     assert not world.of(act.KillHost)
     assert len(world.of(act.StartRanks)) == 2, "it does not begin again on a node that is taken away"
 
@@ -301,6 +301,6 @@ def test_a_server_that_a_restart_drains_already_is_waited_for_and_begins_again_i
     world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
     world.send(ev.CopiesSaved(victim))
     assert world.state.ranks["s", 0].phase is RankPhase.WAITING
-    world.now = world.state.departures[victim].gone_at + limits.NOTICE_S
+    world.now = world.state.departures[victim].gone_at + limits.ANNOUNCED_END_WINDOW_S
     world.send(ev.Tick())
     assert [world.state.ranks["s", rank].phase for rank in (0, 1)] == [RankPhase.STARTING, RankPhase.READY]

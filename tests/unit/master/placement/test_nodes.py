@@ -399,7 +399,13 @@ def test_a_replaced_node_is_put_down_to_the_rank_that_failed_with_its_evidence()
 def test_a_replaced_node_whose_other_role_has_no_restarts_left_names_the_rank_that_failed():
     world = shared_node(restartPolicy={"maxRestarts": 0})
     first, last = world.state.faults
-    assert (first.rank, last.level, last.target, last.rank, last.root_number) == ("t/1", "Fail", "t/1", "", first.id)
+    assert (first.rank, last.level, last.target, last.rank, last.root_number) == (
+        "t/1",
+        "Fail",
+        "t/1",
+        "",
+        first.id,
+    )
     assert world.state.verdict.message.startswith("t/1: DeviceError")
     assert "b may not restart: maxRestarts is 0" in world.state.verdict.message
 
@@ -523,8 +529,8 @@ def test_most_nodes_silent_at_once_are_waited_for():
 def test_an_end_in_the_middle_of_two_replacements_is_the_end():
     world = boot(2, {"restartPolicy": {"maxRestarts": 0}}, rules=[ECC], maxRestarts=0)
     d = StateTransaction(world.state, world.now)
-    broken = Failure("w", 0, 1, "n0", BROKEN, secondary=False, ended_by_master=False)
-    d.leaving = dict.fromkeys(("n0", "n1"), NodeDeparture(broken, "w/0", "broken", uses_budget=True))
+    broken = Failure("w", 0, 1, "n0", BROKEN, reports_lost_peer=False, ended_by_master=False)
+    d.node_departures = dict.fromkeys(("n0", "n1"), NodeDeparture(broken, "w/0", "broken", uses_budget=True))
     leave_by_rule(d)
     assert d.verdict is not None
     assert set(d.exclusions) == {"n0"}

@@ -59,7 +59,7 @@ def test_four_ranks_become_two_and_four_again_and_ranks_that_stay_keep_their_pro
     seen = len(world.all_actions)
     scale(world, 2)
     asked = until_asked(world, seen)
-    assert [(a.rank, a.parts) for a in asked] == [(0, False), (1, False), (2, True), (3, True)]
+    assert [(a.rank, a.drops_rank) for a in asked] == [(0, False), (1, False), (2, True), (3, True)]
     assert world.of(act.KillHost, seen) == [], "who goes leaves its code first"
     assert world.of(act.Unreserve, seen) == []
     assert world.of(act.SaveCopies, seen), "there is a step to go on from"
@@ -70,7 +70,7 @@ def test_four_ranks_become_two_and_four_again_and_ranks_that_stay_keep_their_pro
     assert ready(world) == {0, 1}
     assert lives(world, 2) == [1, 1]
     assert {start.world_size for start in world.of(act.StartRanks, seen)} == {2}
-    assert world.state.sizes["e"].parting is False
+    assert world.state.sizes["e"].all_leave_user_code is False
     scale(world, 4, 2)
     until_ready(world, 4)
     assert lives(world) == [1, 1, 2, 2]
@@ -97,7 +97,7 @@ def test_a_rank_that_does_not_leave_gets_a_new_process_and_keeps_nobody_waiting(
     asked = world.now
     world.settle()
     world.tick()
-    assert world.now == asked + limits.LEAVE_S
+    assert world.now == asked + limits.LEAVE_GROUP_S
     world.settle()
     assert ready(world) == {0, 1}
     assert lives(world, 2) == [1, 2]
@@ -115,7 +115,7 @@ def test_a_growth_whose_room_is_gone_when_all_have_left_is_none_and_costs_no_pro
     assert world.state.phase is Phase.RUNNING
     assert ready(world) == {0, 1}
     assert lives(world, 2) == [1, 1]
-    assert not world.state.sizes["e"].parting
+    assert not world.state.sizes["e"].all_leave_user_code
     assert not world.notes(reasons.RESIZED)
     assert world.state.restarts == Map({"InProcess": 1})
 
@@ -131,7 +131,7 @@ def test_a_restart_of_another_kind_in_between_puts_the_resize_off(target):
     world.send(ev.Commanded("r", "restart", target))
     assert lives(world) == [2, 2, 2, 2], "each process is replaced once"
     assert world.state.sizes["e"].size == 4
-    assert not world.state.sizes["e"].parting
+    assert not world.state.sizes["e"].all_leave_user_code
     until_ready(world, 2)
     assert lives(world, 2) == [2, 2]
 
@@ -168,10 +168,10 @@ def test_time_that_jumps_lets_those_who_left_start_as_they_were_and_the_number_i
     until_asked(world, seen)
     while world.state.roles["e"].stopping_count > 1:
         world.deliver()
-    world.now += 10 * limits.LEAVE_S
+    world.now += 10 * limits.LEAVE_GROUP_S
     world.send(ev.Tick())
     leave_all(world)
     assert world.state.sizes["e"].size == 4
-    assert not world.state.sizes["e"].parting
+    assert not world.state.sizes["e"].all_leave_user_code
     until_ready(world, 2)
     assert lives(world, 2) == [1, 1]

@@ -179,7 +179,7 @@ def test_a_restart_takes_too_long_whatever_ended_ranks_lack():
     while not world.notes(reasons.ESCALATED):
         world.tick()
         world.pending.clear()
-    assert world.now == world.start + limits.RESTART_S
+    assert world.now == world.start + limits.RESTART_TIME_LIMIT_S
 
 
 def test_the_last_try_places_who_waits_and_not_who_has_ended():

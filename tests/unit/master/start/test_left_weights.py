@@ -35,7 +35,7 @@ def publish(world, version, *, life=1, at=None):
 
 
 def cut(world, *, life=1):
-    number = world.state.cuts.last + 1
+    number = world.state.cuts.last_number + 1
     made = CheckpointId(RunId(1, life), number)
     for event in (
         ev.CutAsked("t/0"),
@@ -61,7 +61,7 @@ def restart(world):
 
 def go_back(world, made, *, life=2):
     world.send(ev.CheckpointDecided("t/0", RunId(1, life), made))
-    assert world.state.cuts.epoch == life - 1
+    assert world.state.cuts.restore_count == life - 1
 
 
 def ready(world):
@@ -188,7 +188,7 @@ def test_a_version_that_is_told_late_is_left_too(world):
 
 def test_a_publisher_that_has_not_gone_back_yet_publishes_what_is_left(world):
     cut(world)
-    pending = evolve(world.state.cuts, epoch=1, restored_number=1, pending_worlds=("t/0",))
+    pending = evolve(world.state.cuts, restore_count=1, restored_number=1, pending_worlds=("t/0",))
     state = evolve(world.state, cuts=pending)
     assert weights.left_reason(state, (("t/0", 1),)) == "t/0 has not gone back to cut 1 yet"
 
@@ -197,7 +197,7 @@ def test_a_trainer_that_goes_back_without_a_cut_leaves_nothing(world):
     settled(world, 1)
     restart(world)
     world.send(ev.CheckpointDecided("t/0", RunId(1, 2), None))
-    assert world.state.cuts.epoch == 0
+    assert world.state.cuts.restore_count == 0
     assert ready(world) == [0, 1, 2, 3]
     publish(world, 2, life=1)
     assert world.state.roles["s"].newest.version == 2

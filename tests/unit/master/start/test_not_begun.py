@@ -24,7 +24,7 @@ def in_backoff(*roles, views=None, **spec):
         world.kill(roles[0]["name"], 0)
         world.settle()
     (waiting,) = world.state.incidents.values()
-    assert (waiting.level, waiting.launched) == ("Job", False)
+    assert (waiting.level, waiting.is_launched) == ("Job", False)
     return world
 
 
@@ -61,10 +61,10 @@ def test_roles_left_in_a_job_restart_still_wait_for_it():
     (waiting,) = world.state.incidents.values()
     world.send(ev.Commanded("b", "restart", "b"))
     world.settle()
-    assert world.state.live == 0
+    assert world.state.live_rank_count == 0
     world.tick()
     world.settle()
-    assert world.now == waiting.due_at
+    assert world.now == waiting.backoff_until
     assert world.state.phase is Phase.RUNNING
 
 
@@ -76,12 +76,12 @@ def test_units_that_go_to_another_domain_leave_the_backoff_of_the_job_as_it_is()
     world.settle()
     assert world.notes(reasons.TOPOLOGY_DOMAIN_CHANGED)
     (waiting,) = world.state.incidents.values()
-    assert waiting.due_at > world.now
-    assert world.state.live == 0
+    assert waiting.backoff_until > world.now
+    assert world.state.live_rank_count == 0
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert (world.now, world.state.phase) == (waiting.due_at, Phase.RUNNING)
+    assert (world.now, world.state.phase) == (waiting.backoff_until, Phase.RUNNING)
 
 
 TRAIN = {"name": "t", "type": "Elastic", "replicas": 2}

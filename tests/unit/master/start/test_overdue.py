@@ -43,7 +43,7 @@ def test_a_lost_unit_of_a_role_that_ended_gives_a_restart_no_more_time():
     world.kill("w", 0)
     settle(world)
     assert world.state.units["prep/0"].phase is UnitPhase.LOST
-    pass_by(world, limits.RESTART_S + 1)
+    pass_by(world, limits.RESTART_TIME_LIMIT_S + 1)
     assert levels(world) == ["Role"]
 
 
@@ -60,7 +60,7 @@ def test_a_rank_of_a_world_waits_for_the_unit_of_another():
     world.deliver(-1)
     world.settle()
     assert levels(world) == ["Process", "Process"]
-    pass_by(world, 3 * limits.RESTART_S)
+    pass_by(world, 3 * limits.RESTART_TIME_LIMIT_S)
     assert levels(world) == ["Process", "Process"]
     world.add_node(nodes(4, cpus=1)[3])
     world.settle()
@@ -74,7 +74,7 @@ def test_a_role_that_waits_for_another_has_the_time_that_role_needs():
     world.lose_node(world.state.units["a/0"].node)
     world.settle()
     assert levels(world) == ["Job", "Process"]
-    pass_by(world, 3 * limits.RESTART_S)
+    pass_by(world, 3 * limits.RESTART_TIME_LIMIT_S)
     assert levels(world) == ["Job", "Process"]
     world.add_node(nodes(4, cpus=1)[3])
     world.settle()

@@ -34,7 +34,7 @@ def seen(rule):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_a_rule_finds_its_own_example(rule):
     cause = classify(seen(rule))
-    assert (cause.rule, cause.secondary) == (rule.name, rule.secondary)
+    assert (cause.rule, cause.reports_lost_peer) == (rule.name, rule.secondary)
     assert not rule.reason or cause.reason.value == rule.reason
     assert rule.documented
 
@@ -179,7 +179,7 @@ def raised(kind: str, message: str, *clues: Clue) -> Outcome:
 def test_a_line_of_the_log_is_a_hint_near_the_end_and_never_the_kind(line: str) -> None:
     ended = Outcome(ok=False, reason=Reason.USER_ERROR, code=5, message="exited with code 5", detail=f"{line}\nbye\n")
     cause = classify(ended)
-    assert (cause.reason, cause.rule, cause.secondary) == (Reason.USER_ERROR, "", False)
+    assert (cause.reason, cause.rule, cause.reports_lost_peer) == (Reason.USER_ERROR, "", False)
     assert evidence(outcome_of_cause(ended, cause)) == (
         "exit code 5",
         f"its log mentions: {line}",
@@ -242,7 +242,7 @@ def test_errors_of_libraries_have_their_rules(words: str, rule: str) -> None:
 )
 def test_a_broken_connection_is_the_networks_only_between_machines(end: str, reason: Reason, secondary: bool) -> None:
     cause = classify(raised("ConnectionResetError", "[Errno 104] reset", Clue(Source.CONNECTION, end)))
-    assert (cause.reason, cause.secondary) == (reason, secondary)
+    assert (cause.reason, cause.reports_lost_peer) == (reason, secondary)
 
 
 LOST = "DataLoader worker (pid(s) 12, 13) exited unexpectedly (in run)"

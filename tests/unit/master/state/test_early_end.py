@@ -56,7 +56,7 @@ def test_the_rank_that_ended_is_named_where_nobody_works_elsewhere(looks, rank):
 
 
 def test_ranks_that_went_on_for_long_do_not_wait_for_it():
-    on = Pace(1, 20, 100.0 + limits.SAME_FAILURE_S + 1)
+    on = Pace(1, 20, 100.0 + limits.SAME_FAILURE_WINDOW_S + 1)
     assert early_end.find_wait("w", ENDED, {0: on}, {0: WAITS, 2: WAITS}) is None
     assert early_end.find_wait("w", {1: EndedRank(None, 100.0)}, {0: on}, {0: WAITS}) is not None
     soon = Pace(1, 20, 101.0)

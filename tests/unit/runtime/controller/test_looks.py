@@ -155,7 +155,7 @@ async def test_living_ranks_are_looked_at_once_and_the_busy_one_is_told_with_its
     here.node.sees["w/1"] = ProcessSample(activity=Where.USER, at_line="e.py:3 in f")
     await here.turns()
     assert here.told == [], "most causes report themselves in the first moment"
-    here.now += limits.PEER_LOOK_S
+    here.now += limits.PEER_SAMPLE_DELAY_S
     await here.turns()
     path = str(tmp_path / "stacks" / "w-1-2.txt")
     expected = PeerSample(1, 2, "it waits in user code at e.py:3 in f", path), PeerSample(2, 2, "", path)
@@ -165,7 +165,7 @@ async def test_living_ranks_are_looked_at_once_and_the_busy_one_is_told_with_its
 
 async def test_an_error_that_a_host_knows_is_told_of_the_present_process_alone(here):
     here.node.failing = {1: (2, BAD), 2: (1, BAD), 0: (2, BAD)}
-    here.now += limits.PEER_LOOK_S
+    here.now += limits.PEER_SAMPLE_DELAY_S
     await here.turns()
     assert here.told == [ev.PeersSeen("w", (PeerSample(1, 2, failure=BAD), PeerSample(2, 2)))]
 
@@ -173,7 +173,7 @@ async def test_an_error_that_a_host_knows_is_told_of_the_present_process_alone(h
 async def test_nobody_is_accused_where_neither_node_nor_host_answers(here):
     here.node.is_silent = True
     del here.backend.hosts[f"{UID[:8]}/agent/n1"]
-    here.now += limits.PEER_LOOK_S
+    here.now += limits.PEER_SAMPLE_DELAY_S
     await here.turns()
     assert here.told == [ev.PeersSeen("w", (PeerSample(1, 2), PeerSample(2, 2)))]
 
@@ -181,7 +181,7 @@ async def test_nobody_is_accused_where_neither_node_nor_host_answers(here):
 async def test_stacks_that_cannot_be_written_are_left_out(here, tmp_path):
     (tmp_path / "stacks").write_text("")
     here.node.sees["w/1"] = ProcessSample(activity=Where.USER)
-    here.now += limits.PEER_LOOK_S
+    here.now += limits.PEER_SAMPLE_DELAY_S
     await here.turns()
     assert [peer.stacks for peer in here.told[0].peers] == ["", ""]
 
@@ -189,7 +189,7 @@ async def test_stacks_that_cannot_be_written_are_left_out(here, tmp_path):
 async def test_the_watch_runs_until_it_is_cancelled(here, monkeypatch):
     monkeypatch.setattr(stack_collector, "TICK_S", 0)
     running = asyncio.create_task(here.watch.run())
-    here.now += limits.PEER_LOOK_S
+    here.now += limits.PEER_SAMPLE_DELAY_S
     await asyncio.sleep(0.05)
     assert len(here.told) == 1
     running.cancel()

@@ -87,7 +87,7 @@ async def test_other_code_takes_the_state_as_it_was_written(world, monkeypatch):
         patch.setattr(module, "transition", None)
         shell = world.master()
         await until(lambda: shell.recovered)
-    kept = ("ranks", "hosts", "units", "commands", "seats", "nodes", "sizes", "grants", "errors")
+    kept = ("ranks", "hosts", "units", "commands", "seats", "nodes", "sizes", "memory_overrides", "last_errors")
     assert [name for name in kept if getattr(shell.state, name) != getattr(before.state, name)] == []
     assert dict(shell.state.restarts) == {"Process": 1, "Master": 1}
     assert {**before.state.marks, "master": shell.state.marks["master"]} == dict(shell.state.marks)
@@ -197,7 +197,7 @@ async def test_fields_an_older_version_lacked_get_their_defaults(world):
     await killed_once(world)
 
     def older(state: Record) -> None:
-        del state["grants"], state["sizes"]
+        del state["memory_overrides"], state["sizes"]
         for own in rows(state, "hosts"):
             del own["previous_actor"]
 

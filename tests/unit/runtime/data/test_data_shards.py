@@ -435,7 +435,7 @@ def test_what_comes_of_a_shard_belongs_to_the_history_in_which_it_was_leased(des
     epochs = list[int]()
     made = shards("d", size=8, shard=2)
     for epoch in (0, 3, 3):
-        desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=epoch))
+        desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, restore_count=epoch))
         next(made)
         epochs.append(sessions._thread_local.thread.epoch)
     assert epochs == [1, 1, 4], "the second one was leased ahead, before the job went back"

@@ -168,7 +168,7 @@ def test_a_batch_that_is_being_filled_when_its_rank_or_job_goes_back_begins_anew
                 desk.started_again(0)
                 desk.shards(_question_of(desk, mine))
             else:
-                desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=3))
+                desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, restore_count=3))
             mine._news.append("it asks")
             me.stopping.now = mine._looked_at + module.LOOK_S
         return False
@@ -271,7 +271,7 @@ def test_a_process_of_the_past_is_told_that_a_later_one_reads(desk, me):
 def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk, me):
     mine = opened(desk, me, Memory(a=12))
     left = next(mine)
-    desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=3))
+    desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, restore_count=3))
     mine._said(1)
     assert offsets(next(mine)) == offsets(left)
     left.done()

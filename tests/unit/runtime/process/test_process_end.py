@@ -111,7 +111,7 @@ def test_nothing_is_told_of_rays_text_where_it_knows_nothing(status, lines):
 def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script():
     tail = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE)\n"
     cause = classify(process_end.with_status(VANISHED, 6, tail))
-    assert (cause.rule, cause.secondary) == ("peer-gone", True)
+    assert (cause.rule, cause.reports_lost_peer) == ("peer-gone", True)
 
 
 def test_clues_of_others_stay_in_the_outcome():

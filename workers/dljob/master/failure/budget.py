@@ -15,18 +15,19 @@ from dljob.master.state.state import BudgetMark
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
 
-JOB_KEY = "job"
-MASTER_KEY = "master"
+JOB_BUDGET_KEY = "job"
+"""Key of the restarts that the budget of the whole job pays."""
+MASTER_BUDGET_KEY = "master"
 NODE_PREFIX, DOMAIN_PREFIX = "node:", "domain:"
 
 
 def recent_marks(tx: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
-    """Return the marks of a key that lie within the window."""
+    """Return the failures or restarts that were counted under a key within the spec's window."""
     window_start = tx.now - tx.job.fault_tolerance.window_seconds
     return tuple(mark for mark in tx.marks.get(key, ()) if mark.at > window_start)
 
 
-def failure_key(role: str) -> str:
+def backoff_key(role: str) -> str:
     """Return the key under which failures of a role are counted for its backoff."""
     return f"fail:{role}"
 
@@ -48,16 +49,18 @@ def add_failure(tx: StateTransaction, role: str, node: str, ready_s: float) -> i
         node: Node on which the rank ran.
         ready_s: Seconds for which the rank had been ready; more than the longest wait begins a new row of failures.
     """
-    key = failure_key(role)
+    key = backoff_key(role)
     if ready_s > tx.job.fault_tolerance.backoff.max_seconds:
         # Failures of the last seconds stay: ends that belong to them may still be reported.
-        recent_failures = tuple(mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.SAME_FAILURE_S)
+        recent_failures = tuple(
+            mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.SAME_FAILURE_WINDOW_S
+        )
         tx.marks = tx.marks.set(key, recent_failures)
     return add_mark(tx, key, node)
 
 
-def refund_marks(tx: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
-    """Remove the marks of these times, which turned out to belong to a failure that costs no budget."""
+def remove_marks(tx: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
+    """Forget what was counted under keys at these times: it belongs to a failure that costs no budget."""
     for key in keys:
         marks = tx.marks.get(key, ())
         remaining_marks = tuple(mark for mark in marks if mark.at not in times)
@@ -79,18 +82,19 @@ def has_restart_left(tx: StateTransaction, level: Level, role: str) -> bool:
 
 def budget_key(level: Level, role: str) -> str:
     """Return the key that restarts of a level are counted under."""
-    return JOB_KEY if level is Level.JOB else role
+    return JOB_BUDGET_KEY if level is Level.JOB else role
 
 
-def died_in_counted_failure(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
-    """Whether a process that was ordered at `started_at` died in a failure of its node that is already counted."""
-    marks = (mark for mark in recent_marks(tx, failure_key(role)) if mark.node == node)
-    return any(started_at < mark.at and tx.now - mark.at <= limits.SAME_FAILURE_S for mark in marks)
+def died_in_counted_failure(tx: StateTransaction, role: str, node: str, process_ordered_at: float) -> bool:
+    """Whether the process that was ordered at that time died in a failure of its node that is counted already."""
+    marks = (mark for mark in recent_marks(tx, backoff_key(role)) if mark.node == node)
+    return any(process_ordered_at < mark.at and tx.now - mark.at <= limits.SAME_FAILURE_WINDOW_S for mark in marks)
 
 
-def time_of_counted_failure(tx: StateTransaction, role: str, fault_time: float) -> float:
+def time_of_counted_failure(tx: StateTransaction, role: str, fault_detected_at: float) -> float:
     """Return when the failure was counted that a role's fault of that time is, or belongs to; 0: none is known."""
-    return max((mark.at for mark in recent_marks(tx, failure_key(role)) if mark.at <= fault_time), default=0.0)
+    counted_times = [mark.at for mark in recent_marks(tx, backoff_key(role))]
+    return max((at for at in counted_times if at <= fault_detected_at), default=0.0)
 
 
 def backoff_seconds(tx: StateTransaction, failure_count: int) -> float:

@@ -7,17 +7,17 @@ with a state. If any of these ranks ends before, the cut is given up; nothing de
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 
 from immutables import Map
 
 from dljob.master.failure.policy import raise_to_allowed_level
 from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import shards, weights
+from dljob.master.state import events
 from dljob.master.state.checkpoint_ids import CheckpointId, Saves
 from dljob.master.state.cuts import (
-    KEPT,
-    QUEUES,
+    MAX_KEPT_CUTS,
+    MAX_QUEUES,
     Cut,
     CutMember,
     OpenCut,
@@ -26,17 +26,6 @@ from dljob.master.state.cuts import (
     restorable_checkpoints,
     worlds_of,
 )
-from dljob.master.state.events import (
-    CheckpointDecided,
-    CutAsked,
-    CutBegun,
-    CutDamaged,
-    CutGivenUp,
-    CutSealed,
-    CutsFound,
-    CutTaken,
-    QueueOpened,
-)
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
@@ -44,24 +33,22 @@ from dljob.master.state.views import Level, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-_checkpoint_of = attrgetter("mark")
 
-
-def handle_opened_queue(tx: StateTransaction, event: QueueOpened) -> None:
+def handle_opened_queue(tx: StateTransaction, event: events.QueueOpened) -> None:
     """Record a queue of the job. A cut under way is given up: what ranks put there before they save is not in it.
 
     A queue whose folder is another one than before has lost its items: the job goes back to the last cut.
     """
-    if event.name not in tx.cuts.queues:
-        if len(tx.cuts.queues) >= QUEUES:
+    if event.name not in tx.cuts.queue_names:
+        if len(tx.cuts.queue_names) >= MAX_QUEUES:
             return
-        if tx.cuts.open is not None:
+        if tx.cuts.open_cut is not None:
             _give_up_cut(tx, f"queue {event.name} was opened during it")
-        tx.cuts = evolve(tx.cuts, queues=(*tx.cuts.queues, event.name))
-    old_token = dict(tx.cuts.tokens).get(event.name, "")
+        tx.cuts = evolve(tx.cuts, queue_names=(*tx.cuts.queue_names, event.name))
+    old_token = dict(tx.cuts.folder_tokens).get(event.name, "")
     if event.token not in ("", old_token):
-        other_tokens = tuple(entry for entry in tx.cuts.tokens if entry[0] != event.name)
-        tx.cuts = evolve(tx.cuts, tokens=(*other_tokens, (event.name, event.token)))
+        other_tokens = tuple(entry for entry in tx.cuts.folder_tokens if entry[0] != event.name)
+        tx.cuts = evolve(tx.cuts, folder_tokens=(*other_tokens, (event.name, event.token)))
         if old_token:
             _restart_after_lost_items(tx, event.name)
 
@@ -72,50 +59,50 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
     Ranks that restart already decide later, and go back then. Without a cut the queue's users get an error.
     """
     cause = f"queue {queue} lost its items with the machine that held them"
-    if tx.cuts.open is not None:
+    if tx.cuts.open_cut is not None:
         _give_up_cut(tx, cause)
     if not tx.phase.active:
         return
-    last_worlds = frozenset(worlds_of(tx.cuts.kept_cuts[-1:]))
-    cut_members = (key for key in sorted(tx.ranks) if not last_worlds.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
-    live_member = next((key for key in cut_members if tx.ranks[key].phase.live), None)
-    if live_member is not None:  # coupling takes the others along
-        role, rank = live_member
-        level = raise_to_allowed_level(tx.facts(role), Level.PROCESS, host_lost=False)
-        begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause))
+    cut_worlds = worlds_of(tx.cuts.kept_cuts[-1:])
+    for role, rank in sorted(tx.ranks):
+        is_in_cut = role in cut_worlds or f"{role}/{rank}" in cut_worlds
+        if is_in_cut and tx.ranks[role, rank].phase.live:
+            level = raise_to_allowed_level(tx.facts(role), Level.PROCESS, host_lost=False)
+            begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause))
+            return  # that restart takes the other ranks of the cut along
 
 
-def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:
+def handle_found_cuts(tx: StateTransaction, event: events.CutsFound) -> None:
     """Take over the cuts of an earlier attempt: the first run of each of their worlds goes back to one of them."""
     cut_numbers = [cut.number for cut in event.cuts] + [cut_number for cut_number, _ in event.damaged]
-    if tx.cuts.last > 0 or not cut_numbers:
+    if tx.cuts.last_number > 0 or not cut_numbers:
         return
-    tx.cuts = evolve(tx.cuts, last=max(cut_numbers), kept_cuts=event.cuts, lost_worlds=event.worlds)
+    tx.cuts = evolve(tx.cuts, last_number=max(cut_numbers), kept_cuts=event.cuts, worlds_without_cut=event.worlds)
     # Shard tables from the last status may be older than the cut.
     for name, feed in event.feeds:
         tx.feeds = tx.feeds.set(name, feed)
-    tx.because(f"an earlier attempt has left cut {tx.cuts.last}")
+    tx.because(f"an earlier attempt has left cut {tx.cuts.last_number}")
     for cut_number, damage in event.damaged:
         _note_damaged_cut(tx, cut_number, damage, None)
 
 
-def handle_cut_request(tx: StateTransaction, event: CutAsked) -> None:
+def handle_cut_request(tx: StateTransaction, event: events.CutAsked) -> None:
     """Begin a cut, unless one is under way: its number then is the answer to both requests."""
-    if tx.cuts.open is not None:
+    if tx.cuts.open_cut is not None:
         return
-    members, refusal = _find_members(tx)
+    members, refusal = _find_members_or_refusal(tx)
     if refusal:
         tx.cuts = evolve(tx.cuts, refusal=refusal)
         tx.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {refusal}")
         return
-    cut_number = tx.cuts.last + 1
-    ranks = Map(((member.role, member.rank), member) for member in members)
-    new_cut = OpenCut(cut_number, tx.now, event.by, ranks, len(ranks), weights=weights.newest_versions(tx))
-    tx.cuts = evolve(tx.cuts, last=cut_number, refusal="", open=new_cut)
+    cut_number = tx.cuts.last_number + 1
+    members_by_key, versions = Map(((own.role, own.rank), own) for own in members), weights.newest_versions(tx)
+    new_cut = OpenCut(cut_number, tx.now, event.by, members_by_key, unsaved_count=len(members), weights=versions)
+    tx.cuts = evolve(tx.cuts, last_number=cut_number, refusal="", open_cut=new_cut)
     tx.because(f"cut {cut_number} begins, asked for by {event.by}")
 
 
-def _find_members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
+def _find_members_or_refusal(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     """Return the ranks that would save a state in a cut that begins now, or why there can be none."""
     if not tx.phase.active:
         return (), "the job ends"
@@ -145,48 +132,52 @@ def _has_rank_yet_to_restore(tx: StateTransaction, world: str) -> bool:
     return any(key in tx.ranks and tx.ranks[key].phase is not RankPhase.SUCCEEDED for key in keys)
 
 
-def handle_begun_cut(tx: StateTransaction, event: CutBegun) -> None:
+def handle_begun_cut(tx: StateTransaction, event: events.CutBegun) -> None:
     """Let ranks save: all queues have begun the cut."""
-    if (cut := _open_cut(tx, event.number)) is None or cut.begun:
+    cut = _open_cut_of_number(tx, event.number)
+    if cut is None or cut.queues_have_begun:
         return
-    consumers, members = frozenset(event.consumers), cut.ranks.items()
-    ranks = Map({key: evolve(member, consumes=f"{key[0]}/{key[1]}" in consumers) for key, member in members})
-    tx.cuts = evolve(tx.cuts, open=evolve(cut, begun=True, ranks=ranks))
+    consumers, members = frozenset(event.consumers), cut.members_by_key.items()
+    new_members = Map({key: evolve(member, is_consumer=f"{key[0]}/{key[1]}" in consumers) for key, member in members})
+    tx.cuts = evolve(tx.cuts, open_cut=evolve(cut, queues_have_begun=True, members_by_key=new_members))
 
 
-def handle_saved_checkpoint(tx: StateTransaction, event: CutTaken) -> None:
+def handle_saved_checkpoint(tx: StateTransaction, event: events.CutTaken) -> None:
     """Record the checkpoint that a rank saved for the cut."""
-    if (cut := _open_cut(tx, event.number)) is None:
+    cut, key = _open_cut_of_number(tx, event.number), (event.role, event.rank)
+    member = cut.members_by_key.get(key) if cut is not None else None
+    if cut is None or member is None or member.incarnation != event.incarnation:
         return
-    key = (event.role, event.rank)
-    member = cut.ranks.get(key)
-    if member is None or member.incarnation != event.incarnation:
-        return
-    ranks = cut.ranks.set(key, evolve(member, mark=event.mark))
-    tx.cuts = evolve(tx.cuts, open=evolve(cut, ranks=ranks, missing_count=cut.missing_count - (member.mark is None)))
+    unsaved_count = cut.unsaved_count - 1 if member.saved_checkpoint is None else cut.unsaved_count
+    members_by_key = cut.members_by_key.set(key, evolve(member, saved_checkpoint=event.mark))
+    tx.cuts = evolve(tx.cuts, open_cut=evolve(cut, members_by_key=members_by_key, unsaved_count=unsaved_count))
 
 
-def handle_sealed_cut(tx: StateTransaction, event: CutSealed) -> None:
+def handle_sealed_cut(tx: StateTransaction, event: events.CutSealed) -> None:
     """Record the files of the queues."""
-    if (cut := _open_cut(tx, event.number)) is not None:
-        tx.cuts = evolve(tx.cuts, open=evolve(cut, queues_on_disk=True, queues=event.queues, place=event.place))
+    cut = _open_cut_of_number(tx, event.number)
+    if cut is not None:
+        tx.cuts = evolve(tx.cuts, open_cut=evolve(cut, queues_on_disk=True, queues=event.queues, place=event.place))
 
 
-def handle_given_up_cut(tx: StateTransaction, event: CutGivenUp) -> None:
+def handle_given_up_cut(tx: StateTransaction, event: events.CutGivenUp) -> None:
     """Give a cut up: a queue or a rank could not take part, or not in time."""
-    if _open_cut(tx, event.number) is not None:
+    if _open_cut_of_number(tx, event.number) is not None:
         _give_up_cut(tx, event.why)
 
 
-def _open_cut(tx: StateTransaction, cut_number: int) -> OpenCut | None:
-    cut = tx.cuts.open
+def _open_cut_of_number(tx: StateTransaction, cut_number: int) -> OpenCut | None:
+    """Return the cut under way if it has this number; None: the number is that of an earlier cut, or none is open."""
+    cut = tx.cuts.open_cut
     return cut if cut is not None and cut.number == cut_number else None
 
 
 def _give_up_cut(tx: StateTransaction, explanation: str) -> None:
-    cut = tx.cuts.open
+    """Give up the cut (checkpoints and queues of one moment) that is under way; the last committed one stays."""
+    cut, given_up_count = tx.cuts.open_cut, tx.cuts.given_up_count + 1
     assert cut is not None  # noqa: S101 - callers look
-    tx.cuts = evolve(tx.cuts, open=None, refusal=f"cut {cut.number}: {explanation}", given_up=tx.cuts.given_up + 1)
+    refusal = f"cut {cut.number}: {explanation}"
+    tx.cuts = evolve(tx.cuts, open_cut=None, refusal=refusal, given_up_count=given_up_count)
     last_number = tx.cuts.kept_cuts[-1].number if tx.cuts.kept_cuts else 0
     fallback = f"cut {last_number} stays the last one" if last_number else "there is no earlier one"
     tx.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {explanation}; {fallback}")
@@ -194,73 +185,80 @@ def _give_up_cut(tx: StateTransaction, explanation: str) -> None:
 
 def commit_or_give_up_cut(tx: StateTransaction) -> None:
     """Give the cut up if one of its ranks is gone; commit it once all of it is on disk."""
-    cut = tx.cuts.open
+    cut = tx.cuts.open_cut
     if cut is None:
         return
-    if not cut.ranks:  # of a state of another version, which wrote them otherwise
+    # Only ranks that this event has changed: it runs at each event of the job, and a cut may have 10,000 members.
+    changed_members = [cut.members_by_key[key] for key in tx.changes.ranks if key in cut.members_by_key]
+    lost_members = [(member.role, member.rank) for member in changed_members if _is_member_lost(tx, member)]
+    if not cut.members_by_key:  # of a state of another version, which wrote them otherwise
         _give_up_cut(tx, "the version of dljob has changed")
-    # Only ranks of this event: it runs at each event of the job, and may have 10,000 members.
-    elif lost_members := [key for key in tx.touched.ranks if key in cut.ranks and _is_member_lost(tx, cut.ranks[key])]:
+    elif lost_members:
         role, rank = min(lost_members)
         _give_up_cut(tx, f"{role}/{rank} was lost, or ended, before it was complete")
-    elif cut.queues_on_disk and not cut.missing_count:
+    elif cut.queues_on_disk and not cut.unsaved_count:
         _commit_if_on_disk(tx, cut)
 
 
 def _is_member_lost(tx: StateTransaction, member: CutMember) -> bool:
     rank_state = tx.ranks[member.role, member.rank]
     # A rank that ended well after it had saved is no loss: what it saved is whole.
-    has_saved_and_ended = rank_state.phase is RankPhase.SUCCEEDED and member.mark is not None
+    has_saved_and_ended = rank_state.phase is RankPhase.SUCCEEDED and member.saved_checkpoint is not None
     is_present = rank_state.phase is RankPhase.READY or has_saved_and_ended
     return rank_state.incarnation != member.incarnation or not is_present
 
 
 def _commit_if_on_disk(tx: StateTransaction, cut: OpenCut) -> None:
     """Commit a cut that all ranks have saved for once their checkpoints are on disk; ranks of a world save one step."""
-    members = cut.ranks.values()
+    members = cut.members_by_key.values()
     # Only the event after which all have saved can find different steps: later ones do not change the cut.
-    if cut is not tx.base.cuts.open:
-        steps: dict[str, CheckpointId | None] = {}
-        differing = [member for member in members if steps.setdefault(member.world, member.mark) != member.mark]
+    if cut is not tx.base.cuts.open_cut:
+        saved_by_world = {member.world: member.saved_checkpoint for member in members}
+        differing = [member.world for member in members if member.saved_checkpoint != saved_by_world[member.world]]
         if differing:
-            world = min(member.world for member in differing)
-            _give_up_cut(tx, f"ranks of {world} saved different steps")
+            _give_up_cut(tx, f"ranks of {min(differing)} saved different steps")
             return
-    # The first whose checkpoint is not on disk ends the search.
-    if all(member.mark in map(_checkpoint_of, tx.saves.get(member.world, Saves()).committed) for member in members):
-        checkpoints = sorted({(member.world, member.mark) for member in members if member.mark is not None})
-        _commit_cut(tx, cut, Cut(cut.number, tx.now, tuple(checkpoints), cut.queues, cut.weights))
+    checkpoints: set[tuple[str, CheckpointId]] = set()
+    for member in members:
+        checkpoint, committed_saves = member.saved_checkpoint, tx.saves.get(member.world, Saves()).committed
+        if checkpoint is None or checkpoint not in [saved.mark for saved in committed_saves]:
+            return  # a later event commits the cut, once this checkpoint is on disk
+        checkpoints.add((member.world, checkpoint))
+    _commit_cut(tx, cut, Cut(cut.number, tx.now, tuple(sorted(checkpoints)), cut.queues, cut.weights))
 
 
 def _commit_cut(tx: StateTransaction, open_cut: OpenCut, cut: Cut) -> None:
-    tx.cuts = evolve(tx.cuts, open=None, committed=tx.cuts.committed + 1, kept_cuts=(*tx.cuts.kept_cuts, cut)[-KEPT:])
+    """Keep a cut that is complete on disk as the newest one, and note it."""
+    kept_cuts, committed_count = (*tx.cuts.kept_cuts, cut)[-MAX_KEPT_CUTS:], tx.cuts.committed_count + 1
+    tx.cuts = evolve(tx.cuts, open_cut=None, committed_count=committed_count, kept_cuts=kept_cuts)
     shards.settle_oldest_cut(tx, tx.cuts.kept_cuts[0].number)
     items, size = sum(queue.items for queue in cut.queues), sum(queue.bytes for queue in cut.queues)
-    steps = ", ".join(f"{world} {mark.step}" for world, mark in cut.marks)
+    steps = ", ".join(f"{world} {checkpoint.step}" for world, checkpoint in cut.checkpoints)
     contents = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(cut.queues), 'queue')}"
     location = f", in {open_cut.place}" if open_cut.place else ""
     duration = f"in {tx.now - open_cut.at:.1f} s{location}"
     tx.note(reasons.CUT_COMMITTED, "job", f"cut {open_cut.number}: steps {steps}; {contents}; {duration}")
 
 
-def handle_damaged_cut(tx: StateTransaction, event: CutDamaged) -> None:
+def handle_damaged_cut(tx: StateTransaction, event: events.CutDamaged) -> None:
     """Pass over a cut with a damaged part, whole: its worlds and queues go back to the one before, or begin anew."""
     _drop_cut(tx, event.number, event.why)
 
 
 def _drop_cut(tx: StateTransaction, cut_number: int, damage: str) -> None:
+    """Forget a damaged cut, and note what its worlds and queues go back to instead."""
     cut = next((old_cut for old_cut in tx.cuts.kept_cuts if old_cut.number == cut_number), None)
     if cut is None:
         return
     remaining_cuts = tuple(old_cut for old_cut in tx.cuts.kept_cuts if old_cut.number != cut_number)
     remaining_worlds = frozenset(worlds_of(remaining_cuts))
     # A world without a part in an older cut begins anew: it must not stay at the moment of this one.
-    lost_worlds = dict.fromkeys(() if is_sole_world(tx.cuts) else (*tx.cuts.lost_worlds, *worlds_of((cut,))))
-    restarting_worlds = tuple(world for world in lost_worlds if world not in remaining_worlds)
-    tx.cuts = evolve(tx.cuts, kept_cuts=remaining_cuts, lost_worlds=restarting_worlds)
+    affected_worlds = () if is_sole_world(tx.cuts) else (*tx.cuts.worlds_without_cut, *worlds_of((cut,)))
+    worlds_without_cut = tuple(world for world in dict.fromkeys(affected_worlds) if world not in remaining_worlds)
+    tx.cuts = evolve(tx.cuts, kept_cuts=remaining_cuts, worlds_without_cut=worlds_without_cut)
     # Worlds on the way back to this cut restart with the others, and go where those go.
     if cut_number == tx.cuts.restored_number:
-        tx.cuts = evolve(tx.cuts, pending_worlds=(), broken=True)
+        tx.cuts = evolve(tx.cuts, pending_worlds=(), is_restored_cut_damaged=True)
     _note_damaged_cut(tx, cut_number, damage, cut)
 
 
@@ -270,21 +268,21 @@ def _note_damaged_cut(tx: StateTransaction, cut_number: int, damage: str, droppe
     if cuts.kept_cuts:
         consequence = f"ranks and queues go back to cut {cuts.kept_cuts[-1].number}"
     elif dropped_cut is None:
-        worlds_text = ", ".join(cuts.lost_worlds)
+        worlds_text = ", ".join(cuts.worlds_without_cut)
         new_start = f"{worlds_text} begin anew with empty queues" if worlds_text else "queues begin empty"
         consequence = f"no cut is left: its items are lost, and {new_start}"
-    elif not cuts.lost_worlds:
-        world = dropped_cut.marks[0][0]
-        consequence = f"no cut is left: {world} restores its last checkpoint, for there is no queue it must fit"
+    elif not cuts.worlds_without_cut:
+        sole_world = worlds_of((dropped_cut,))[0]
+        consequence = f"no cut is left: {sole_world} restores its last checkpoint, for there is no queue it must fit"
     else:
         items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in dropped_cut.queues)
-        steps = ", ".join(f"{world} {mark.step}" for world, mark in dropped_cut.marks)
+        steps = ", ".join(f"{world} {checkpoint.step}" for world, checkpoint in dropped_cut.checkpoints)
         losses = f"{items or 'no items'} and the steps up to {steps} are lost"
         consequence = f"no cut is left: {losses}, and all begin anew with empty queues"
     tx.note(reasons.CUT_DAMAGED, "job", f"cut {cut_number} is passed over: {damage}; {consequence}")
 
 
-def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
+def accept_decision(tx: StateTransaction, event: events.CheckpointDecided) -> bool:
     """Return whether a decision may stand. A world that cannot follow the others back makes the cut a damaged one.
 
     It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
@@ -293,7 +291,7 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
     has_choice = restorable_checkpoints(tx.cuts, event.world) not in (None, ())
     is_sole_world_unreadable = event.chosen is None and has_choice and is_sole_world(tx.cuts)
     can_restore = may_restore(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable
-    if _is_decided(tx.saves, event) or can_restore:
+    if _has_decided_checkpoint(tx.saves, event) or can_restore:
         return True
     for damage in event.damaged:
         tx.note(reasons.CHECKPOINT_DAMAGED, event.world, damage)
@@ -304,34 +302,38 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
     return False
 
 
-def _is_decided(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
+def _has_decided_checkpoint(saves: Mapping[str, Saves], event: events.CheckpointDecided) -> bool:
+    """Whether it is recorded which checkpoint that run of the world restores."""
     return saves.get(event.world, Saves()).decision(event.run_id) is not None
 
 
-def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) -> None:
+def handle_decided_checkpoint(tx: StateTransaction, event: events.CheckpointDecided) -> None:
     """Go back to a cut when a new run of one of its worlds restores it; the worlds that restore it with it follow."""
-    if _is_decided(tx.base.saves, event) or not _is_decided(tx.saves, event):
-        return
+    if _has_decided_checkpoint(tx.base.saves, event) or not _has_decided_checkpoint(tx.saves, event):
+        return  # this event has not decided it
     cuts = tx.cuts
     if event.world in cuts.pending_worlds:
         tx.cuts = evolve(cuts, pending_worlds=tuple(world for world in cuts.pending_worlds if world != event.world))
         return
     if restorable_checkpoints(cuts, event.world) is None:
         return
-    if cuts.open is not None:
+    if cuts.open_cut is not None:
         _give_up_cut(tx, f"{event.world} restores a checkpoint")
     # A lost world has no checkpoint in any cut: it begins anew, and the others take the last whole one.
-    for cut in reversed(() if event.world in cuts.lost_worlds else cuts.kept_cuts):
-        if cut.mark_of(event.world) == event.chosen:
+    candidate_cuts = () if event.world in cuts.worlds_without_cut else cuts.kept_cuts
+    for cut in reversed(candidate_cuts):
+        if cut.checkpoint_of(event.world) == event.chosen:
             break
         _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
     restored_cut = tx.cuts.kept_cuts[-1] if tx.cuts.kept_cuts else None
-    cut_number, cut_weights = (restored_cut.number, dict(restored_cut.weights)) if restored_cut else (0, {})
-    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept_cuts), *tx.cuts.lost_worlds))
+    cut_number = restored_cut.number if restored_cut else 0
+    cut_weights = dict(restored_cut.weights) if restored_cut else {}
+    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept_cuts), *tx.cuts.worlds_without_cut))
     pending_worlds = tuple(world for world in worlds if world != event.world)
-    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, restored_number=cut_number, pending_worlds=pending_worlds)
+    restore_count = cuts.restore_count + 1
+    tx.cuts = evolve(tx.cuts, restore_count=restore_count, restored_number=cut_number, pending_worlds=pending_worlds)
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    tx.cuts = evolve(tx.cuts, broken=False, lost_worlds=(), tokens=())
+    tx.cuts = evolve(tx.cuts, is_restored_cut_damaged=False, worlds_without_cut=(), folder_tokens=())
     shards.return_work_after_cut(tx, cut_number)
     weights.leave_versions_after_cut(tx, cut_number, cut_weights)
     destination = "the beginning, with empty queues: no cut can be read"

@@ -13,13 +13,13 @@ from dljob.master.state.events import DeliveriesFailed
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure
 from dljob.master.state.problems import StandingProblem
-from dljob.master.state.state import OwnFailure
+from dljob.master.state.state import WHOLE_WORLD, OwnFailure
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-MAX_CAUSE = 500
+MAX_CAUSE_CHARS = 500
 """Characters of a cause that are remembered, and sent to queues."""
 _REASONS_AN_ITEM_CAN_CAUSE = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
 """Reasons of an end that what the process worked on can have caused."""
@@ -27,17 +27,14 @@ _REASONS_AN_ITEM_CAN_CAUSE = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Re
 
 def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
     """Remember a failure that may count against the items that these ranks held."""
-    has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ended_by_master, failure.outcome
-    if (
-        not has_queues
-        or failure.secondary
-        or ended_by_master
-        or outcome.fatal
-        or outcome.reason not in _REASONS_AN_ITEM_CAN_CAUSE
-    ):
+    has_queues, outcome = bool(tx.cuts.queue_names), failure.outcome
+    is_own_failure = not failure.reports_lost_peer and not failure.ended_by_master
+    # A fatal failure would repeat with any item.
+    can_item_be_cause = outcome.reason in _REASONS_AN_ITEM_CAN_CAUSE and not outcome.fatal
+    if not has_queues or not is_own_failure or not can_item_be_cause:
         return
     for key in ((failure.role, rank) for rank in ranks):
-        own_failure = OwnFailure(tx.ranks[key].incarnation, tx.now, cause[:MAX_CAUSE])
+        own_failure = OwnFailure(tx.ranks[key].incarnation, tx.now, cause[:MAX_CAUSE_CHARS])
         tx.set_rank(key, evolve(tx.ranks[key], own_failure=own_failure))
 
 
@@ -52,7 +49,8 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
         return
     role_state = tx.roles[event.role]
     if not event.items:
-        explanation = f"{event.row} items of queue {event.queue} in a row were set aside, and none was finished between"
+        row_text = f"{event.items_set_aside_in_a_row} items of queue {event.queue} in a row"
+        explanation = f"{row_text} were set aside, and none was finished between"
         tx.set_role(event.role, evolve(role_state, failing_items_text=explanation))
         message = f"{explanation}: the code is at fault, and the budget of {event.role} pays"
         tx.note(reasons.ITEMS_KEEP_FAILING, rank_name, message)
@@ -61,23 +59,27 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
     if role_state.failing_items_text:
         tx.set_role(event.role, evolve(role_state, failing_items_text=""))
         end_problem(tx, reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}")
-    budget.refund_marks(tx, (event.role, budget.JOB_KEY, budget.failure_key(event.role)), frozenset({failure.at}))
-    for error_key in (key, (event.role, -1)):
-        if error_key in tx.errors:
-            tx.errors = tx.errors.delete(error_key)
+    budget.remove_marks(
+        tx, (event.role, budget.JOB_BUDGET_KEY, budget.backoff_key(event.role)), frozenset({failure.at})
+    )
+    for error_key in (key, (event.role, WHOLE_WORLD)):
+        if error_key in tx.last_errors:
+            tx.last_errors = tx.last_errors.delete(error_key)
     incident_number = tx.ranks[key].incident
     incident = tx.incidents.get(incident_number)
-    is_cause = (
-        incident is not None and incident.detected_at == failure.at and incident.reason in _REASONS_AN_ITEM_CAN_CAUSE
-    )
-    if incident is not None and is_cause and not incident.launched:
-        deadline = tx.now + restart.seconds_to_start(tx, incident.members)
-        tx.incidents = tx.incidents.set(incident_number, evolve(incident, due_at=tx.now, deadline=deadline))
+    if (
+        incident is not None
+        and not incident.is_launched
+        and incident.detected_at == failure.at
+        and incident.reason in _REASONS_AN_ITEM_CAN_CAUSE
+    ):
+        deadline = tx.now + restart.restart_time_limit_s(tx, incident.members)
+        tx.incidents = tx.incidents.set(incident_number, evolve(incident, backoff_until=tx.now, deadline=deadline))
         restart.launch_restart(tx, incident_number)
-    for item_key, failure_count, is_dead in event.items:
+    for item_key, failure_count, is_set_aside in event.items:
         item_text = f"item {item_key} of queue {event.queue}"
         deliveries_text = counted(failure_count, "failed delivery", plural="failed deliveries")
-        if is_dead:
+        if is_set_aside:
             message = f"{item_text} is set aside after {deliveries_text}: {failure.cause}"
             tx.note(reasons.ITEM_SET_ASIDE, rank_name, message)
             # One for each queue, with its last item: the others are in the timeline.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import raise_to_allowed_level, role_level
-from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, stop_order
+from dljob.master.failure.policy import level_of_move, raise_to_allowed_level
+from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, remaining_backoff_s, stop_order
 from dljob.master.start import starting
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, nodes_with_room
 from dljob.master.start.reservations import assigned_units, unit_hosts
@@ -50,11 +50,12 @@ def assign_whole_roles_to_another_domain(
     None where no domain has room for a whole role: held units stay, and the lost ones wait. Waiting for a machine in
     the old domain takes minutes and a restart seconds, so the move is tried at once.
     """
-    if tx.moving is not None and not have_servers_finished(tx):
+    if tx.domain_move is not None and not have_servers_finished(tx):
         return None
-    asked_units = frozenset(tx.moving.units) if tx.moving is not None else frozenset[str]()
-    tx.moving = None
+    asked_units = frozenset(tx.domain_move.units) if tx.domain_move is not None else frozenset[str]()
+    tx.domain_move = None
     planned_units = tx.job.plan.units
+    # A series is the name that all units of one role begin with.
     series_without_room = {planned_units[name].series for name in lost_units if planned_units[name].topology_key}
     series_of = {name: planned_units[name].series for name, unit in tx.units.items() if unit.node}
     series_of = {name: series for name, series in series_of.items() if series in series_without_room}
@@ -65,50 +66,56 @@ def assign_whole_roles_to_another_domain(
     series_choices += [frozenset(series_of.values())] if len(series_choices) > 1 else []
     for moving_series in series_choices:
         moving_units = {name for name, series in series_of.items() if series in moving_series}
-        units = memory_overrides.units_of(tx.job.plan, tx.grants, sorted({*lost_units, *moving_units}))
+        units = memory_overrides.units_with_memory(
+            tx.job.plan, tx.memory_overrides, sorted({*lost_units, *moving_units})
+        )
         staying_units = other_units(tx, moving_units)
         assignment = assign(units, tx.nodes, excluded=excluded_nodes, placed_units=staying_units)
         if isinstance(assignment, Assignment):
-            if not moving_units <= asked_units and _ask_movers_to_finish(tx, moving_units):
+            if not moving_units <= asked_units and _ask_servers_in_units_to_finish(tx, moving_units):
                 return None
-            _move_units(tx, moving_units)
+            _give_up_and_restart_units(tx, moving_units)
             return assignment
     return None
 
 
 def have_servers_finished(tx: StateTransaction) -> bool:
     """Whether the servers of units that go to another domain have finished, or their time is over."""
-    return tx.moving is None or tx.moving.finish_by is None or not servers_in_units(tx, tx.moving.units)
+    move = tx.domain_move
+    return move is None or move.finish_by is None or not live_servers_by_host(tx, move.units)
 
 
 def end_overdue_drain(tx: StateTransaction) -> None:
     """Wait no longer for servers whose time to finish is over."""
-    if tx.moving is not None and tx.moving.finish_by is not None and tx.moving.finish_by <= tx.now:
-        tx.moving = evolve(tx.moving, finish_by=None)
+    move = tx.domain_move
+    if move is not None and move.finish_by is not None and move.finish_by <= tx.now:
+        tx.domain_move = evolve(move, finish_by=None)
 
 
 def restart_staying_servers(tx: StateTransaction) -> None:
     """Start servers again whose units stay after all; those that did not finish in time are killed first."""
-    if tx.moving is tx.base.moving or tx.base.moving is None or tx.ending:
+    old_move, new_move = tx.base.domain_move, tx.domain_move
+    if old_move is None or new_move is old_move or tx.ending:
         return
-    moving_units = tx.moving.units if tx.moving is not None else ()
-    units = [name for name in tx.base.moving.units if name not in moving_units]
-    staying_units = {name for name in units if tx.units[name].phase is UnitPhase.HELD}
-    for host, ranks in servers_in_units(tx, staying_units).items():
+    moving_units = new_move.units if new_move is not None else ()
+    other_units_of_move = [name for name in old_move.units if name not in moving_units]
+    staying_units = {name for name in other_units_of_move if tx.units[name].phase is UnitPhase.HELD}
+    for host, ranks in live_servers_by_host(tx, staying_units).items():
         kill_host(tx, host)
         for rank in ranks:
             ending.mark_without_process(tx, (host.role, rank))
     starting.start_staying_servers(tx, staying_units)
 
 
-def servers_in_units(tx: StateTransaction, units: Collection[str]) -> dict[HostId, tuple[int, ...]]:
+def live_servers_by_host(tx: StateTransaction, units: Collection[str]) -> dict[HostId, tuple[int, ...]]:
     """Return the live ranks with a `drain` in units, by host."""
     servers: dict[HostId, tuple[int, ...]] = {}
     for host in (host for unit in sorted(units) for host in unit_hosts(tx, unit)):
         facts = tx.facts(host.role)
         if facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY:
-            ranks = tuple(rank for rank in facts.ranks_of(host.index) if tx.ranks[host.role, rank].phase.live)
-            servers.update({host: ranks} if ranks else {})
+            live_ranks = tuple(rank for rank in facts.ranks_of(host.index) if tx.ranks[host.role, rank].phase.live)
+            if live_ranks:
+                servers[host] = live_ranks
     return servers
 
 
@@ -132,7 +139,7 @@ def assign_elsewhere(
 
     `barred_nodes`: further nodes that are not to be used.
     """
-    units = memory_overrides.units_of(tx.job.plan, tx.grants, unit_names)
+    units = memory_overrides.units_with_memory(tx.job.plan, tx.memory_overrides, unit_names)
     barred_nodes = barred_nodes.union(tx.exclusions, tx.departures)
     nodes = [node for node in tx.nodes if node.id not in barred_nodes]
     staying_units = other_units(tx, unit_names) if nodes else ()
@@ -144,13 +151,13 @@ def other_units(tx: StateTransaction, unit_names: Collection[str]) -> list[Assig
     return [assigned_unit for assigned_unit in assigned_units(tx) if assigned_unit.unit.name not in unit_names]
 
 
-def _ask_movers_to_finish(tx: StateTransaction, moving_units: set[str]) -> bool:
+def _ask_servers_in_units_to_finish(tx: StateTransaction, moving_units: set[str]) -> bool:
     """Ask the servers of units that are to go to finish their requests; return whether any has to be waited for."""
-    servers = servers_in_units(tx, moving_units)
+    servers = live_servers_by_host(tx, moving_units)
     if not servers:
         return False
     finish_by = ask_servers_to_finish(tx, servers, Reason.NODE_LOST.value)
-    tx.moving = DomainMove(tuple(sorted(moving_units)), finish_by)
+    tx.domain_move = DomainMove(tuple(sorted(moving_units)), finish_by)
     tx.wake_at(finish_by)
     count, series = sum(map(len, servers.values())), _series_names(tx, moving_units)
     explanation = f"{counted(count, 'server')} of it finish{'es' if count == 1 else ''} requests first"
@@ -163,7 +170,7 @@ def _series_names(tx: StateTransaction, unit_names: Iterable[str]) -> str:
     return ", ".join(sorted({tx.job.plan.units[name].series for name in unit_names}))
 
 
-def _move_units(tx: StateTransaction, moving_units: set[str]) -> None:
+def _give_up_and_restart_units(tx: StateTransaction, moving_units: set[str]) -> None:
     """Give up held units, to go to another domain with the lost ones, and restart their ranks.
 
     It is part of the restart for the lost ones, so it is not charged again.
@@ -174,10 +181,12 @@ def _move_units(tx: StateTransaction, moving_units: set[str]) -> None:
     tx.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, cause)
     lost_ranks = give_up_units(tx, sorted(moving_units))
     for role, facts in tx.job.roles.items():
-        if ranks := tuple(lost_ranks.get(role, ())):
-            level = raise_to_allowed_level(facts, role_level(facts), host_lost=True)
-            # They start together with the lost ranks, so they wait out the same backoff.
-            incidents = [incident for incident in tx.incidents.values() if incident.role in ("", role)]
-            backoff_s = max([0.0, *(incident.due_at - tx.now for incident in incidents if not incident.launched)])
-            order = RestartOrder(level, role, ranks, reason, cause, backoff_s=backoff_s, is_continuation=True)
-            begin_restart(tx, order)
+        ranks = tuple(lost_ranks.get(role, ()))
+        if not ranks:
+            continue
+        level = raise_to_allowed_level(facts, level_of_move(facts), host_lost=True)
+        # They start together with the lost ranks, so they wait out the same backoff.
+        incidents = [incident for incident in tx.incidents.values() if incident.role in ("", role)]
+        backoff_s = remaining_backoff_s(tx, incidents)
+        order = RestartOrder(level, role, ranks, reason, cause, backoff_s=backoff_s, is_continuation=True)
+        begin_restart(tx, order)

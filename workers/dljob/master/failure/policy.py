@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from dljob.master.failure import budget
 from dljob.master.state import causes, limits
@@ -18,7 +19,7 @@ LEVELS = (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.J
 """The restart levels in the order of escalation."""
 
 # Actions of a rule that are restarts, with their levels.
-_ACTION_LEVELS = {
+_LEVELS_BY_ACTION = {
     "RestartInProcess": Level.IN_PROCESS,
     "RestartProcess": Level.PROCESS,
     "RestartRoleGroup": Level.ROLE_GROUP,
@@ -37,7 +38,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class ReplaceNode:
     """Leave the node, so that all its units move. `uses_budget`: whether the restarts that follow use up budgets."""
 
     uses_budget: bool
@@ -45,7 +46,7 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailJob:
     """Fail the job."""
 
     reason: str
@@ -53,10 +54,13 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class Ignore:
+class IgnoreFailure:
     """Leave the rank in the phase Failed, and go on without it."""
 
     explanation: str
+
+
+Decision: TypeAlias = Restart | ReplaceNode | FailJob | IgnoreFailure
 
 
 def describe_failure(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
@@ -84,33 +88,33 @@ def describe_failure(target: str, outcome: Outcome, *, lost_peer: bool = False) 
 
 
 def decide_about_failure(
-    tx: StateTransaction, failure: Failure, repetition: tuple[str, str], *, is_counted: bool = False
-) -> Restart | Replace | Fail | Ignore:
+    tx: StateTransaction, failure: Failure, repetition: FailJob | None, *, is_counted: bool = False
+) -> Decision:
     """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
     Args:
         tx: The transaction.
         failure: The failure.
-        repetition: Result of `repeats.check_repetition`: the reason and the words to end the job; empty: restart.
+        repetition: Result of `repeats.check_repetition`: the end of the job, as no restart would help; None: it may.
         is_counted: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
     """
     role, outcome = failure.role, failure.outcome
-    end_reason, message = repetition
     for rule in tx.job.fault_tolerance.rules:
-        if _matches_failure(rule, role, outcome):
+        if _rule_matches(rule, role, outcome):
             # A rule that names the reason or exit code was written for this failure, so it goes before `repeats`. A
             # rule for any failure does not: it would restart what can only fail again.
-            if end_reason and not _names_reason(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
+            names_failure = _rule_names_reason(rule, outcome.reason) or outcome.code in rule.on_exit_codes
+            if repetition is not None and not names_failure:
                 break
             return _apply_rule(tx, rule, role, is_counted=is_counted)
-    if end_reason:
-        return Fail(end_reason, message)
+    if repetition is not None:
+        return repetition
     level = tx.facts(role).plan.restart_level
     if level == "Never":
-        return Fail(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
+        return FailJob(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
     # A node that computes wrong results would do so for the next process, too.
     if outcome.reason is Reason.SILENT_CORRUPTION:
-        return Replace(uses_budget=True, explanation="a node with silent corruption is replaced")
+        return ReplaceNode(uses_budget=True, explanation="a node with silent corruption is replaced")
     return Restart(Level(level), uses_budget=not is_announced(tx, failure), explanation=f"restartPolicy of {role}")
 
 
@@ -122,7 +126,7 @@ def is_announced(tx: StateTransaction, failure: Failure) -> bool:
 
 def matching_rule(tx: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
     """Return the first rule that matches a failure, or None. The attempt is not counted."""
-    return next((rule for rule in tx.job.fault_tolerance.rules if _matches_failure(rule, role, outcome)), None)
+    return next((rule for rule in tx.job.fault_tolerance.rules if _rule_matches(rule, role, outcome)), None)
 
 
 def next_larger_level(facts: RoleFacts, level: Level) -> Level | None:
@@ -145,7 +149,7 @@ def raise_to_allowed_level(facts: RoleFacts, level: Level, *, host_lost: bool) -
     if level is Level.JOB or (level is Level.IN_PROCESS and facts.plan.rejoins):
         return level
     level = max(level, Level.PROCESS, key=LEVELS.index)
-    if facts.plan.name in facts.coupled_roles:
+    if facts.plan.name in facts.roles_taken_along:
         level = Level.ROLE
     if facts.is_torch_world:
         return Level.ROLE if facts.plan.groups > 1 else max(level, Level.ROLE_GROUP, key=LEVELS.index)
@@ -154,53 +158,54 @@ def raise_to_allowed_level(facts: RoleFacts, level: Level, *, host_lost: bool) -
     return level
 
 
-def _matches_failure(rule: Rule, role: str, outcome: Outcome) -> bool:
+def _rule_matches(rule: Rule, role: str, outcome: Outcome) -> bool:
     """Whether a rule matches a failure: all conditions that it names must hold."""
     return (
         (not rule.roles or role in rule.roles)
-        and (not rule.on_reasons or _names_reason(rule, outcome.reason))
+        and (not rule.on_reasons or _rule_names_reason(rule, outcome.reason))
         and (not rule.on_exit_codes or outcome.code in rule.on_exit_codes)
     )
 
 
-def _names_reason(rule: Rule, reason: Reason | None) -> bool:
+def _rule_names_reason(rule: Rule, reason: Reason | None) -> bool:
     """Whether a rule names a reason. Unknown includes Killed: the kernel decides which of both is known."""
     if reason is Reason.KILLED and Reason.UNKNOWN.value in rule.on_reasons:
         return True
     return reason is not None and reason.value in rule.on_reasons
 
 
-def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool) -> Restart | Replace | Fail | Ignore:
+def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool) -> Decision:
     """Return the action of a rule, or its escalation when its attempts are used up."""
     recent_uses = budget.recent_marks(tx, f"rule:{rule.name}")
-    if is_counted and recent_uses and tx.now - recent_uses[-1].at <= limits.SAME_FAILURE_S:
+    if is_counted and recent_uses and tx.now - recent_uses[-1].at <= limits.SAME_FAILURE_WINDOW_S:
         return _decision_for_action(rule, rule.action, f"rule {rule.name}")
-    attempts = len(recent_uses)
-    if rule.max_attempts is None or attempts < rule.max_attempts:
+    use_count = len(recent_uses)
+    if rule.max_attempts is None or use_count < rule.max_attempts:
         budget.add_mark(tx, f"rule:{rule.name}")
         return _decision_for_action(rule, rule.action, f"rule {rule.name}")
-    explanation = f"rule {rule.name} was used {counted(attempts, 'time')}"
+    explanation = f"rule {rule.name} was used {counted(use_count, 'time')}"
     if rule.escalate_to is not None:
         return _decision_for_action(rule, rule.escalate_to, explanation)
     # Without `escalateTo` a restart climbs by one level, and a replaced node leads to a restart of the job.
-    level = _ACTION_LEVELS.get(rule.action)
-    larger_level = Level.JOB if rule.action == "ReplaceNode" else None
-    if level is not None:
-        larger_level = _next_level_after_action(tx.facts(role), level)
+    larger_level: Level | None = None
+    if rule.action == "ReplaceNode":
+        larger_level = Level.JOB
+    elif rule.action in _LEVELS_BY_ACTION:
+        larger_level = _next_level_above_action(tx.facts(role), _LEVELS_BY_ACTION[rule.action])
     if larger_level is None:
-        return Fail(reasons.BUDGET_EXHAUSTED, explanation)
+        return FailJob(reasons.BUDGET_EXHAUSTED, explanation)
     return Restart(larger_level, rule.counts_towards_limit, explanation)
 
 
-def _next_level_after_action(facts: RoleFacts, level: Level) -> Level | None:
+def _next_level_above_action(facts: RoleFacts, level: Level) -> Level | None:
     """Return the next level that restarts more than an action of this level did, which may itself have been lifted."""
     effective_level = raise_to_allowed_level(facts, level, host_lost=False)
     is_whole_role = effective_level is Level.ROLE_GROUP and facts.plan.groups == 1
     return next_larger_level(facts, Level.ROLE if is_whole_role else effective_level)
 
 
-def role_level(facts: RoleFacts) -> Level:
-    """Return a role's restart level when its node is left; Never becomes Process, since the rank did not fail."""
+def level_of_move(facts: RoleFacts) -> Level:
+    """Return the level at which a role's ranks restart on another node; Never becomes Process: they did not fail."""
     level = facts.plan.restart_level
     return Level.PROCESS if level == "Never" else Level(level)
 
@@ -210,12 +215,12 @@ def raise_to_role(level: Level) -> Level:
     return level if level is Level.JOB else Level.ROLE
 
 
-def _decision_for_action(rule: Rule, action: str, explanation: str) -> Restart | Replace | Fail | Ignore:
+def _decision_for_action(rule: Rule, action: str, explanation: str) -> Decision:
     """Return the decision that the action of a rule stands for."""
     if action == "Fail":
-        return Fail(reasons.FAIL_RULE, explanation)
+        return FailJob(reasons.FAIL_RULE, explanation)
     if action == "ReplaceNode":
-        return Replace(rule.counts_towards_limit, explanation)
+        return ReplaceNode(rule.counts_towards_limit, explanation)
     if action == "Ignore":
-        return Ignore(explanation)
-    return Restart(_ACTION_LEVELS[action], rule.counts_towards_limit, explanation)
+        return IgnoreFailure(explanation)
+    return Restart(_LEVELS_BY_ACTION[action], rule.counts_towards_limit, explanation)

@@ -11,9 +11,10 @@ or an hour in the phase Ready.
 
 from __future__ import annotations
 
+from dljob.master.failure.policy import FailJob
 from dljob.master.state import causes, early_end, limits, memory_overrides
 from dljob.master.state.faults import Failure
-from dljob.master.state.state import ErrorMemory, RankKey
+from dljob.master.state.state import WHOLE_WORLD, ErrorMemory, RankKey
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
@@ -27,120 +28,131 @@ SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
 _OUTSIDE_KILL_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 """Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
-_OUTSIDE_KINDS = frozenset({CauseKind.NODE, CauseKind.DEVICE, CauseKind.STOPPED})
-_PEER_REASONS = frozenset(
+_CAUSE_KINDS_FROM_OUTSIDE = frozenset({CauseKind.NODE, CauseKind.DEVICE, CauseKind.STOPPED})
+_REASONS_BLAMING_OTHERS = frozenset(
     {
-        *(reason for reason in Reason if FAULTS[reason].kind in _OUTSIDE_KINDS),
+        *(reason for reason in Reason if FAULTS[reason].kind in _CAUSE_KINDS_FROM_OUTSIDE),
         *(Reason.IMAGE_PULL, Reason.HANG, Reason.STRAGGLER, Reason.UNHEALTHY),
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""
-_CHILD_REASONS = frozenset({Reason.UNKNOWN, Reason.KILLED})
+_REASONS_OF_LOST_CHILD = frozenset({Reason.UNKNOWN, Reason.KILLED})
 """Reasons of an exception that only says that another process was lost, such as a child."""
 # Errors of dljob and of torch that only say that a peer is gone.
-_PEER_ERRORS = frozenset(
+_ERRORS_OF_LOST_PEER = frozenset(
     {"CollectiveAbortedError", "DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"}
 )
 
 
 def check_repetition(
     tx: StateTransaction, failure: Failure, *, is_late: bool = False, had_process: bool = True
-) -> tuple[str, str]:
-    """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
+) -> FailJob | None:
+    """Return the end of the job where no restart would mend a failure; None: the rank may restart.
 
-    `is_late`: the rank was started again before its end was reported. `had_process`: it had a process that could end.
+    The failure is remembered, for the next one. `is_late`: the rank was started again before its end was reported.
+    `had_process`: it had a process that could end.
     """
     outcome = failure.outcome
     # The host knows that an import or a setup would fail again: no second incarnation is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
-        return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
+        return FailJob(reasons.USER_ERROR_REPEATS, "it would fail again in the same way")
     if early_end.is_early_end(outcome):
         return _check_early_end(tx, failure)
-    if failure.secondary or failure.ended_by_master or outcome.error_type in _PEER_ERRORS:
-        return "", ""
+    if failure.reports_lost_peer or failure.ended_by_master or outcome.error_type in _ERRORS_OF_LOST_PEER:
+        return None
     if outcome.reason is Reason.HANG and outcome.frame:
         return _check_hang(tx, failure)
-    key: RankKey = (failure.role, -1 if tx.facts(failure.role).is_torch_world else failure.rank)
-    last_error, rank_state = tx.errors.get(key), tx.ranks[failure.role, failure.rank]
-    if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILD_REASONS and outcome.error_type):
-        tx.errors = tx.errors.delete(key) if last_error else tx.errors
-        return "", ""
-    began_at = tx.now - limits.SAME_FAILURE_S if is_late else rank_state.process_ordered_at
+    error_key: RankKey = (failure.role, WHOLE_WORLD if tx.facts(failure.role).is_torch_world else failure.rank)
+    last_error, rank_state = tx.last_errors.get(error_key), tx.ranks[failure.role, failure.rank]
+    if outcome.reason in _REASONS_BLAMING_OTHERS or (outcome.reason in _REASONS_OF_LOST_CHILD and outcome.error_type):
+        _forget_error(tx, error_key)
+        return None
+    began_at = tx.now - limits.SAME_FAILURE_WINDOW_S if is_late else rank_state.process_ordered_at
     if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
-        return "", ""  # it had no process, or an end of this process is already remembered
+        return None  # it had no process, or an end of this process is already remembered
     was_ready = is_late or rank_state.ready_at > 0.0
     # At the first end, progress counts since the process began.
-    last_step, since = (None, began_at) if last_error is None else (last_error.step, last_error.at)
+    last_step = None if last_error is None else last_error.step
+    progress_since = began_at if last_error is None else last_error.at
     is_settled = rank_state.ready_at > 0.0 and tx.now - rank_state.ready_at >= SETTLED_S
-    has_progressed = is_settled or _has_progressed(tx, outcome, last_step, since)
+    has_progressed = is_settled or _has_progressed(tx, outcome, last_step, progress_since)
     # The next process of a rank that gets more memory (`outOfMemory`) does not repeat this one.
-    gets_memory = is_memory_kill(outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
-    is_short = not (is_late or has_progressed or gets_memory) and tx.now - began_at <= CRASH_LOOP_S
-    short_incarnations = (last_error.short_incarnations if last_error and is_short else 0) + is_short
+    gets_memory = is_memory_kill(outcome) and memory_overrides.memory_policy_of(tx.job, failure.role) is not None
+    is_short_incarnation = not (is_late or has_progressed or gets_memory) and tx.now - began_at <= CRASH_LOOP_S
+    short_incarnation_count = 0
+    if is_short_incarnation:
+        short_incarnation_count = 1 if last_error is None else last_error.short_incarnation_count + 1
     # An error of a callee is known by its place there: the caller's line is the same for all of them.
-    origin = outcome if outcome.origin is None else outcome.origin
+    origin = outcome.origin or outcome
     new_error = ErrorMemory(
-        origin.error_type, origin.frame, outcome.step, outcome.code, tx.now, was_ready, short_incarnations
+        origin.error_type, origin.frame, outcome.step, outcome.code, tx.now, was_ready, short_incarnation_count
     )
-    tx.errors = tx.errors.set(key, new_error)
+    tx.last_errors = tx.last_errors.set(error_key, new_error)
     can_repeat = not has_progressed and not is_memory_kill(outcome)
     if last_error is not None and can_repeat and _is_same_end(last_error, new_error):
         is_signal = not outcome.error_type and outcome.code in _OUTSIDE_KILL_CODES
         proviso = ", both before it was ready" if is_signal else ""
-        return reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}"
-    if short_incarnations >= CRASH_LOOP_INCARNATIONS:
-        explanation = f"{short_incarnations} incarnations in a row ended within {CRASH_LOOP_S:.0f} s of their start"
-        return reasons.CRASH_LOOP, f"a crash loop: {explanation}, with no progress"
-    return "", ""
+        return FailJob(reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}")
+    if short_incarnation_count >= CRASH_LOOP_INCARNATIONS:
+        explanation = (
+            f"{short_incarnation_count} incarnations in a row ended within {CRASH_LOOP_S:.0f} s of their start"
+        )
+        return FailJob(reasons.CRASH_LOOP, f"a crash loop: {explanation}, with no progress")
+    return None
 
 
-def _check_early_end(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _check_early_end(tx: StateTransaction, failure: Failure) -> FailJob | None:
     """Return the end of the job where a rank of a torch world ends with code 0, too early, for the second time.
 
     Each incarnation makes steps, so that only a step above the one where it ended last is progress; without steps a
     save is.
     """
     key, step = (failure.role, failure.rank), failure.outcome.step
-    last_error = tx.errors.get(key)
-    tx.errors = tx.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, tx.now))
+    last_error = tx.last_errors.get(key)
+    tx.last_errors = tx.last_errors.set(key, ErrorMemory("", "", step, failure.outcome.code, tx.now))
     if last_error is None:
-        return "", ""
+        return None
     if step is None and last_error.step is None:
         has_progressed = _has_saved_since(tx, last_error.at)
     else:
         has_progressed = _is_higher_step(step, last_error.step)
     if has_progressed:
-        return "", ""
-    return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
+        return None
+    return FailJob(reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between")
 
 
-def _check_hang(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _check_hang(tx: StateTransaction, failure: Failure) -> FailJob | None:
     """Return the end of the job where a rank hangs at the same line as at its last failure, with nothing more done.
 
     A process counts from 0, so that equal numbers of calls and items are no progress; nor are equal steps.
     """
     key, outcome = (failure.role, failure.rank), failure.outcome
-    last_error = tx.errors.get(key)
-    new_error = ErrorMemory("", outcome.frame, outcome.step, at=tx.now, ready=True, finished=outcome.finished)
-    tx.errors = tx.errors.delete((failure.role, -1)) if (failure.role, -1) in tx.errors else tx.errors
-    tx.errors = tx.errors.set(key, new_error)
+    last_error = tx.last_errors.get(key)
+    new_error = ErrorMemory("", outcome.frame, outcome.step, at=tx.now, was_ready=True, finished_count=outcome.finished)
+    _forget_error(tx, (failure.role, WHOLE_WORLD))
+    tx.last_errors = tx.last_errors.set(key, new_error)
     if last_error is None or (last_error.error_type, last_error.frame, last_error.code) != ("", outcome.frame, None):
-        return "", ""
-    has_done_more = outcome.finished > last_error.finished
+        return None
+    has_done_more = outcome.finished > last_error.finished_count
     if has_done_more or _has_progressed(tx, outcome, last_error.step, last_error.at):
-        return "", ""
-    return reasons.HANG_REPEATS, "it stood at the same line before its restart, with no progress between"
+        return None
+    return FailJob(reasons.HANG_REPEATS, "it stood at the same line before its restart, with no progress between")
+
+
+def _forget_error(tx: StateTransaction, key: RankKey) -> None:
+    if key in tx.last_errors:
+        tx.last_errors = tx.last_errors.delete(key)
 
 
 def _is_same_end(last_error: ErrorMemory, new_error: ErrorMemory) -> bool:
-    """Whether two ends are the same and caused by the process itself."""
+    """Whether the present end of a rank is the same as its last one, and both are caused by the process itself."""
     if (last_error.error_type, last_error.frame) != (new_error.error_type, new_error.frame):
         return False
     # An exception is known by its type and frame; SystemExit says nothing without its code.
     if new_error.error_type and new_error.error_type != "SystemExit":
         return True
     is_signal = not new_error.error_type and new_error.code in _OUTSIDE_KILL_CODES
-    return last_error.code == new_error.code and not (is_signal and (last_error.ready or new_error.ready))
+    return last_error.code == new_error.code and not (is_signal and (last_error.was_ready or new_error.was_ready))
 
 
 def _has_progressed(tx: StateTransaction, outcome: Outcome, last_step: int | None, since: float) -> bool:
@@ -150,6 +162,7 @@ def _has_progressed(tx: StateTransaction, outcome: Outcome, last_step: int | Non
 
 
 def _has_saved_since(tx: StateTransaction, since: float) -> bool:
+    """Whether any world of the job committed a checkpoint after that moment (unix seconds)."""
     return any(saves.last is not None and saves.last.at > since for saves in tx.saves.values())
 
 

@@ -18,7 +18,7 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import seconds
 
-_LIVE_PHASES = (RankPhase.STARTING, RankPhase.READY)
+_RUNNING_PHASES = (RankPhase.STARTING, RankPhase.READY)
 """Phases of ranks that can wait for something: a rank that was asked to end is no longer in a stall."""
 
 
@@ -42,18 +42,18 @@ def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
     """Record the stalls that stand now; note each new one, and each that ended without a restart."""
     if not tx.phase.active:
         return
-    new_report, old_stalls = standing_stalls(tx, event.stalls), tx.stalls
-    if new_report == old_stalls:
+    old_stalls, present_stalls = tx.stalls, standing_stalls(tx, event.stalls)
+    if present_stalls == old_stalls:
         return
-    reported_names, known_names = {stall.name for stall in new_report}, {stall.name for stall in old_stalls}
-    _set_stalls(tx, new_report)
-    new_stalls = [stall for stall in new_report if stall.name not in known_names]
+    old_names, present_names = {stall.name for stall in old_stalls}, {stall.name for stall in present_stalls}
+    _set_stalls(tx, present_stalls)
+    new_stalls = [stall for stall in present_stalls if stall.name not in old_names]
     # A stall whose root turns out to be another one is reported under a new name: it did not end. A new one has stood
     # for longer than since the last report, and so was there while the old one still stood.
     renamed_ranks = stalled_ranks(new_stalls)
     for stall in old_stalls:
-        if stall.name not in reported_names:
-            tx.touched.resumed.update(stall.ranks)
+        if stall.name not in present_names:
+            tx.changes.resumed_ranks.update(stall.ranks)
             if not any(key in renamed_ranks for key in stall.ranks):
                 _note_stall_end(tx, stall)
     for stall in new_stalls:
@@ -66,14 +66,17 @@ def blame_root(tx: StateTransaction, key: RankKey, outcome: Outcome) -> Outcome:
     Of a circle another one of its ranks stands for all. The outcome of a rank that waits in no stall is returned as it
     is.
     """
-    name = _rank_name(key)
     for stall in tx.stalls:
-        if key not in stall.ranks or stall.root == name or not (stall.root or stall.is_circle):
+        if key not in stall.ranks or stall.root == _rank_name(key):
             continue
-        roots = [rank for rank in stall.ranks if (stall.is_circle and rank != key) or _rank_name(rank) == stall.root]
-        root, incarnation = (_rank_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
-        if root:
-            origin = ErrorOrigin(root, incarnation, "", describe(stall, tx.now), "")
+        blamed_keys = [other_key for other_key in stall.ranks if other_key != key]
+        if not stall.is_circle:
+            blamed_keys = [other_key for other_key in blamed_keys if _rank_name(other_key) == stall.root]
+        # A root that has ended is not among the ranks of the stall.
+        blamed_rank = _rank_name(blamed_keys[0]) if blamed_keys else stall.root
+        incarnation = tx.ranks[blamed_keys[0]].incarnation if blamed_keys else 0
+        if blamed_rank:
+            origin = ErrorOrigin(blamed_rank, incarnation, error_type="", message=describe(stall, tx.now), frame="")
             return evolve(outcome, reason=Reason.HANG, origin=origin)
     return outcome
 
@@ -103,27 +106,29 @@ def mark_hung(tx: StateTransaction, key: RankKey) -> None:
         tx.stalls = tuple(evolve(stall, hung=True) if key in stall.ranks else stall for stall in tx.stalls)
 
 
-def follow_stalls(tx: StateTransaction) -> None:
+def drop_ended_ranks_from_stalls(tx: StateTransaction) -> None:
     """Take ranks that ended or restart in this transition out of the stalls, and end the stalls that hung on them."""
     if tx.verdict is not None:
         _set_stalls(tx, ())
         return
-    ended_keys, remaining_stalls = {key for key in tx.touched.ranks if _has_process_ended(tx, key)}, list[Stall]()
+    ended_keys = {key for key in tx.changes.ranks if _has_process_ended(tx, key)}
     if not ended_keys:
         return
     succeeded_keys = {key for key in ended_keys if tx.ranks[key].phase is RankPhase.SUCCEEDED}
+    remaining_stalls: list[Stall] = []
     for stall in tx.stalls:
         roots = {key for key in ended_keys if _rank_name(key) == stall.root}
-        deciding_keys = set(stall.ranks) if stall.is_circle else roots
-        if deciding_keys & succeeded_keys:
+        keys_that_end_it = set(stall.ranks) if stall.is_circle else roots
+        if keys_that_end_it & succeeded_keys:
             # The activity that the others waited for has come to its end, and the rank with it.
-            tx.touched.resumed.update(stall.ranks)
+            tx.changes.resumed_ranks.update(stall.ranks)
             _note_stall_end(tx, stall)
-        elif not deciding_keys & ended_keys:
-            tx.touched.resumed.update(succeeded_keys.intersection(stall.ranks))
+        elif not keys_that_end_it & ended_keys:
+            tx.changes.resumed_ranks.update(succeeded_keys.intersection(stall.ranks))
             has_lost_ranks = not ended_keys.isdisjoint(stall.ranks)
             remaining_stall = evolve(stall, ranks=_waiting_ranks(tx, stall)) if has_lost_ranks else stall
-            remaining_stalls += [remaining_stall] if remaining_stall.ranks else []
+            if remaining_stall.ranks:
+                remaining_stalls.append(remaining_stall)
     _set_stalls(tx, tuple(remaining_stalls))
 
 
@@ -131,9 +136,10 @@ def _set_stalls(tx: StateTransaction, stalls: tuple[Stall, ...]) -> None:
     """Replace the stalls; the ledger looks again at the ranks whose stall is new, over or older."""
     if stalls == tx.stalls:
         return
-    old_ranks, new_ranks = tx.stalled, stalled_ranks(stalls)
-    tx.stalls, tx.stalled = stalls, new_ranks
-    tx.touched.ranks.update(key for key in {*old_ranks, *new_ranks} if old_ranks.get(key) != new_ranks.get(key))
+    old_stall_starts, new_stall_starts = tx.stalled, stalled_ranks(stalls)
+    tx.stalls, tx.stalled = stalls, new_stall_starts
+    stalled_keys = {*old_stall_starts, *new_stall_starts}
+    tx.changes.ranks.update(key for key in stalled_keys if old_stall_starts.get(key) != new_stall_starts.get(key))
 
 
 def _note_stall_end(tx: StateTransaction, stall: Stall) -> None:
@@ -152,15 +158,15 @@ def _was_found_hung(state: JobState | StateTransaction, key: RankKey, since: flo
 def _waiting_ranks(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:
     """Return the ranks of a stall that exist and can wait, in the order of the report and each once."""
     states = ((key, state.ranks.get(key)) for key in dict.fromkeys(stall.ranks))
-    return tuple(key for key, rank_state in states if rank_state is not None and rank_state.phase in _LIVE_PHASES)
+    return tuple(key for key, rank_state in states if rank_state is not None and rank_state.phase in _RUNNING_PHASES)
 
 
 def _has_process_ended(tx: StateTransaction, key: RankKey) -> bool:
     """Whether the process that a rank had before this transition has ended in it, or is being ended."""
     old_state, new_state = tx.base.ranks.get(key), tx.ranks[key]
-    if old_state is None or old_state.phase not in _LIVE_PHASES:
+    if old_state is None or old_state.phase not in _RUNNING_PHASES:
         return False
-    return new_state.phase not in _LIVE_PHASES or new_state.incarnation != old_state.incarnation
+    return new_state.phase not in _RUNNING_PHASES or new_state.incarnation != old_state.incarnation
 
 
 def _rank_name(key: RankKey) -> str:

@@ -15,7 +15,7 @@ from dljob.master.state.views import Level
 from dljob.plan.tensorflow import MEMBERS, PORT, checksum
 from dljob.telemetry import reasons
 
-_STARTED = (RankPhase.STARTING, RankPhase.READY)
+_PHASES_WITH_PROCESS = (RankPhase.STARTING, RankPhase.READY)
 
 
 def cluster_addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
@@ -25,9 +25,9 @@ def cluster_addresses(state: JobState | StateTransaction) -> dict[str, list[str]
         if facts.plan.tf not in MEMBERS:
             continue
         rank_states = [state.ranks[name, rank] for rank in facts.ranks]
-        if any(process.phase not in _STARTED or not process.cluster for process in rank_states):
+        if any(rank_state.phase not in _PHASES_WITH_PROCESS or not rank_state.cluster for rank_state in rank_states):
             return {}
-        addresses_by_task[facts.plan.tf] = [dict(process.addresses)[PORT] for process in rank_states]
+        addresses_by_task[facts.plan.tf] = [dict(rank_state.addresses)[PORT] for rank_state in rank_states]
     return addresses_by_task
 
 

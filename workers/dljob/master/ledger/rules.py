@@ -41,7 +41,7 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
     if not s.seats:  # not admitted yet
         return Account.QUEUE if s.phase is Phase.PENDING else Account.SCHEDULE
     incident = s.incidents.get(own.incident)
-    if incident is not None and not incident.launched:
+    if incident is not None and not incident.is_launched:
         return Account.DECIDE
     if phase is RankPhase.STOPPING:
         return Account.REPLACE
@@ -97,27 +97,27 @@ def micros(s: JobState | StateTransaction, at: float) -> int:
 
 def settle(d: StateTransaction, event: Event) -> None:
     """Book the changes of accounts that this transition caused."""
-    spares = _spares(d) if d.touched.spares else {}
+    spares = _spares(d) if d.changes.spares else {}
     clocks, signs = d.ledger.clocks, _signs(d, event)
     moves: list[Move] = []
     for key in _keys(d):
         account, clock = account_of(d, key), clocks.get(key)
         if (clock and clock[0]) is not account:
             moves.append(_move(d, key, account, _last_sign(d, key, signs, event) if signs else None))
-        elif key in d.touched.began or (account is Account.STALLED and d.stalled[key] != d.base.stalled[key]):
+        elif key in d.changes.first_work_at or (account is Account.STALLED and d.stalled[key] != d.base.stalled[key]):
             moves.append(_move(d, key, account, None))
     if moves or spares:
         d.ledger = ledger.book_moves(d.ledger, moves, spares, micros(d, d.now))
 
 
 def _move(d: StateTransaction, key: RankKey, account: Account | None, lost: int | None) -> Move:
-    began = d.touched.began.get(key)
+    began = d.changes.first_work_at.get(key)
     return Move(
         key,
         account,
         lost,
         stalled=micros(d, d.stalled[key]) if account is Account.STALLED else None,
-        resumed=key in d.touched.resumed,
+        resumed=key in d.changes.resumed_ranks,
         began=None if began is None else micros(d, began),
     )
 
@@ -132,8 +132,8 @@ def _keys(d: StateTransaction) -> set[RankKey]:
     ends = d.verdict is not None and base.verdict is None
     if ends or d.is_admitted != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
         return set(d.ranks)
-    keys = d.touched.ranks
-    for name in d.touched.roles.union(role for role, _ in keys):
+    keys = d.changes.ranks
+    for name in d.changes.roles.union(role for role, _ in keys):
         # A world that became whole, or ceased to be, changes the accounts of all its ranks; readiness, of dependents.
         old, new, facts = base.roles[name], d.roles[name], d.job.roles[name]
         if old.hosts_ordered != new.hosts_ordered or (facts.is_torch_world and _all_in(old) != _all_in(new)):
@@ -155,7 +155,7 @@ def _ranks(facts: RoleFacts) -> set[RankKey]:
 def _spares(d: StateTransaction) -> dict[str, int]:
     """Return role -> change of the number of its live spares."""
     change = Counter[str]()
-    for key in d.touched.spares:
+    for key in d.changes.spares:
         change[key[0]] += _alive(d.spares.get(key)) - _alive(d.base.spares.get(key))
     return {role: number for role, number in change.items() if number}
 

@@ -31,8 +31,8 @@ from dljob.master.state.state import JobState, Phase, Verdict
 from dljob.master.transition import initial
 
 KEPT_FIELDS = (
-    "started_at", "carried", "serial", "restarts", "marks", "errors", "commands", "faults", "exclusions", "replaced",
-    "saves", "feeds", "grants", "epoch", "version", "running_at", "result",
+    "started_at", "carried", "serial", "restarts", "marks", "last_errors", "commands", "faults", "exclusions",
+    "replaced", "saves", "feeds", "memory_overrides", "epoch", "version", "running_at", "result",
 )  # fmt: skip
 """Fields that are kept when the state as a whole cannot be read."""
 COUNTS = frozenset({"incarnation", "run_id", "token", "generation", "number"})

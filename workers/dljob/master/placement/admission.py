@@ -12,15 +12,15 @@ from itertools import filterfalse
 from operator import attrgetter
 
 from dljob.master.failure import ending, failover, moving
-from dljob.master.failure.policy import Restart, role_level
+from dljob.master.failure.policy import Restart, level_of_move
 from dljob.master.placement import resizing
 from dljob.master.placement.exclusions import with_domains
 from dljob.master.placement.failure_domains import domains
 from dljob.master.start import checks, spares
 from dljob.master.start.assign import Assignment, Refusal, assign, nodes_with_room, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import assigned_units, report_domains, reserve, unit_hosts
-from dljob.master.start.starting import ensure_host, is_completed, start_roles
+from dljob.master.start.reservations import assigned_units, note_domain_choices, reserve, unit_hosts
+from dljob.master.start.starting import give_host_process_if_needed, is_role_completed, start_roles
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.events import NodesSeen, UnitRefused, UnitReserved
@@ -90,12 +90,14 @@ def lost_units(tx: StateTransaction) -> tuple[str, ...]:
 def _place_finished_units(tx: StateTransaction, excluded: frozenset[str]) -> None:
     """Place units whose ranks have ended, if all other units have a node and no role waits to grow."""
     names = tuple(name for name in tx.homeless if tx.units[name].phase is UnitPhase.LOST)
-    is_role_short = any(sizing.size < sizing.want and not is_completed(tx, role) for role, sizing in tx.sizes.items())
+    is_role_short = any(
+        sizing.size < sizing.want and not is_role_completed(tx, role) for role, sizing in tx.sizes.items()
+    )
     if not names or is_role_short or any(ending.has_unfinished_rank(tx, name) for name in names):
         return
     assignment = _assign_units(tx, names, excluded)
     if isinstance(assignment, Assignment):
-        report_domains(tx, assignment.domains)
+        note_domain_choices(tx, assignment.domains)
         reserve(tx, {name: assignment.nodes[name] for name in sorted(names)})
 
 
@@ -116,9 +118,9 @@ def _place(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str
     if isinstance(result, Refusal):
         result = moving.assign_whole_roles_to_another_domain(tx, names, excluded) or result
     elif moving.have_servers_finished(tx):
-        tx.moving = None
+        tx.domain_move = None
     if isinstance(result, Assignment):
-        report_domains(tx, result.domains)
+        note_domain_choices(tx, result.domains)
         reserve(tx, {name: result.nodes[name] for name in sorted(result.nodes) if name in tx.units})
     else:
         _wait_for_room(tx, result)
@@ -129,10 +131,10 @@ def _assign_with_memory(tx: StateTransaction, names: tuple[str, ...], excluded: 
 
     More memory must never keep a job from going on (docs/adr/0034).
     """
-    result, full_grants = _assign_units(tx, names, excluded), tx.grants
-    tx.grants = memory_overrides.without_overrides(full_grants, names)
-    if isinstance(result, Assignment) or tx.grants is full_grants:
-        tx.grants = full_grants
+    result, full_overrides = _assign_units(tx, names, excluded), tx.memory_overrides
+    tx.memory_overrides = memory_overrides.without_overrides(full_overrides, names)
+    if isinstance(result, Assignment) or tx.memory_overrides is full_overrides:
+        tx.memory_overrides = full_overrides
         return result
     smaller_result = _assign_units(tx, names, excluded)
     # Before admission, nodes as large as the job wants them may still be coming.
@@ -143,14 +145,14 @@ def _assign_with_memory(tx: StateTransaction, names: tuple[str, ...], excluded: 
             f"there is no room for more memory than the spec says: {result.reason}",
         )
         return smaller_result
-    tx.grants = full_grants
+    tx.memory_overrides = full_overrides
     return result if waits_for_nodes else smaller_result
 
 
 def _assign_units(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
     """Return an assignment of units, with their present memory, to nodes that are not excluded."""
     plan = tx.job.plan
-    units = memory_overrides.units_of(plan, tx.grants, names)
+    units = memory_overrides.units_with_memory(plan, tx.memory_overrides, names)
     if tx.phase is Phase.PENDING:
         # Spares stay free at admission only, since they exist for units that lose their nodes. Quotas likewise: later a
         # framework has taken its own.
@@ -234,19 +236,21 @@ def end_overdue_searches(tx: StateTransaction) -> None:
 
 def extend_search(tx: StateTransaction) -> None:
     """Look for room beyond the end of the search, for as long as servers finish whose units go to another domain."""
-    drain_end = tx.moving.finish_by if tx.moving is not None and tx.moving.finish_by is not None else tx.now
+    drain_end = (
+        tx.domain_move.finish_by if tx.domain_move is not None and tx.domain_move.finish_by is not None else tx.now
+    )
     until = tuple((name, max(search_end, drain_end)) for name, search_end in tx.search.until)
     tx.search = evolve(tx.search, until=until, deadline=drain_end)
 
 
 def follow_move(tx: StateTransaction) -> None:
     """Go on once the servers have finished whose units were to go to another domain, or let them stay."""
-    if tx.moving is None or tx.ending or not moving.have_servers_finished(tx):
+    if tx.domain_move is None or tx.ending or not moving.have_servers_finished(tx):
         return
     if lost_units(tx):
         try_to_place(tx)
     else:  # the lost units are being reserved without this move: its servers stay
-        tx.moving = None
+        tx.domain_move = None
 
 
 def overdue_units(tx: StateTransaction) -> tuple[str, ...]:
@@ -286,7 +290,7 @@ def handle_reserved_unit(tx: StateTransaction, event: UnitReserved) -> None:
     for role, _ in tx.job.plan.units[event.unit].members:
         tx.seats = tx.seats.set(role, seats_of(tx, role))
     for host in unit_hosts(tx, event.unit):
-        ensure_host(tx, host)
+        give_host_process_if_needed(tx, host)
 
 
 def _is_new_unit(tx: StateTransaction, unit: str) -> bool:
@@ -312,9 +316,9 @@ def handle_refused_unit(tx: StateTransaction, event: UnitRefused) -> None:
         tx.do(Unreserve(event.unit, unit.token))
         tx.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
         # It is reserved with the spec's memory next.
-        grants = memory_overrides.without_overrides(tx.grants, (event.unit,))
-        if grants is not tx.grants:
-            tx.grants = grants
+        overrides = memory_overrides.without_overrides(tx.memory_overrides, (event.unit,))
+        if overrides is not tx.memory_overrides:
+            tx.memory_overrides = overrides
             message = f"it is reserved with the spec's memory instead: {event.why}"
             tx.note(reasons.MEMORY_INCREASE_SKIPPED, event.unit, message)
     else:
@@ -375,7 +379,7 @@ def leave_nodes(
         return
     tx.replaced += len({tx.units[name].node for name in names})
     # Asked for all roles before their ranks become WAITING below.
-    begun = {role: failover.has_role_begun(tx, role) for role in tx.job.roles}
+    begun = {role: failover.has_started_a_rank(tx, role) for role in tx.job.roles}
     lost = moving.give_up_units(tx, names)
     if lost:
         tx.count_restart(Level.NODE)
@@ -384,10 +388,10 @@ def leave_nodes(
         return
     for role in tx.job.roles:
         if lost.get(role) and not tx.ending:
-            decided = None if counts is None else Restart(role_level(tx.facts(role)), counts, "its node is left")
+            decided = None if counts is None else Restart(level_of_move(tx.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
             failover.handle_failed_ranks(
-                tx, role, ranks, outcome, host_lost=True, has_begun=begun[role], fixed_decision=decided
+                tx, role, ranks, outcome, host_lost=True, has_started_rank=begun[role], fixed_decision=decided
             )
 
 
@@ -400,7 +404,7 @@ def _restart_by_rule(
     for role in sorted(tx.job.roles, key=lambda name: name != culprit[0]):
         if lost.get(role) and not tx.ending:
             ranks = tuple(sorted(lost[role], key=lambda rank: (role, rank) != culprit))
-            failover.restart_elsewhere(tx, role, ranks, order, has_begun=begun[role])
+            failover.restart_elsewhere(tx, role, ranks, order, has_started_rank=begun[role])
 
 
 def needs_room(tx: StateTransaction) -> bool:

@@ -89,7 +89,7 @@ def follow_load(tx: StateTransaction, event: LoadSeen) -> None:
         return
     if not plan.min_replicas <= event.count <= plan.max_replicas or event.count % plan.group_size:
         return
-    if starting.is_completed(tx, event.role):
+    if starting.is_role_completed(tx, event.role):
         return
     # Only the wish, as an order's: `elastic.follow` looks for room after this event.
     tx.sizes = tx.sizes.set(event.role, evolve(sizing, want=event.count, scaled=tx.now, calls=event.calls))

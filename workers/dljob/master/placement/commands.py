@@ -76,7 +76,7 @@ def _scale_refusal(tx: StateTransaction, event: Commanded) -> str:
         elastic_roles = ", ".join(sorted(tx.sizes)) or "none of this job"
         return f"{event.target} has a fixed number of ranks; roles with minReplicas or maxReplicas: {elastic_roles}"
     plan = tx.facts(event.target).plan
-    if starting.is_completed(tx, event.target):
+    if starting.is_role_completed(tx, event.target):
         return f"{event.target} has ended ({counted(plan.replicas, 'rank')}); restart starts it again"
     if not plan.min_replicas <= event.count <= plan.max_replicas or event.count % plan.group_size:
         groups = f" in whole groups of {plan.group_size}" if plan.group_size > 1 else ""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 
 from dljob.master.failure import attribution, ending
-from dljob.master.failure.moving import ask_servers_to_finish, assign_elsewhere, servers_in_units
+from dljob.master.failure.moving import ask_servers_to_finish, assign_elsewhere, live_servers_by_host
 from dljob.master.failure.restart import kill_host
 from dljob.master.placement import leaving
 from dljob.master.placement.admission import leave_nodes, try_to_place
@@ -164,12 +164,12 @@ def _waits_for_drain(tx: StateTransaction, name: str, departure: Departure, unit
         # There is room now, so they leave as soon as they have finished; `stays` names the present obstacle.
         tx.departures = tx.departures.set(name, evolve(departure, stays=""))
         tx.wake_at(last_moment)
-    return departure.drain_by > tx.now and bool(servers_in_units(tx, units))
+    return departure.drain_by > tx.now and bool(live_servers_by_host(tx, units))
 
 
 def _order_drain(tx: StateTransaction, name: str, units: frozenset[str]) -> bool:
     """Ask the servers of a departing node to finish their requests; return whether any has to be waited for."""
-    departure, servers = tx.departures[name], servers_in_units(tx, units)
+    departure, servers = tx.departures[name], live_servers_by_host(tx, units)
     if not servers:
         tx.departures = tx.departures.set(name, evolve(departure, drain_at=None, drained=True))
         return False
@@ -184,7 +184,7 @@ def _order_drain(tx: StateTransaction, name: str, units: frozenset[str]) -> bool
 
 def _drain_in_place(tx: StateTransaction, name: str, units: frozenset[str]) -> None:
     """Begin or end the drain of servers whose node has ranks that stay; servers that ignore its end are killed."""
-    departure, servers = tx.departures[name], servers_in_units(tx, units)
+    departure, servers = tx.departures[name], live_servers_by_host(tx, units)
     if departure.drain_at is not None and departure.drain_at <= tx.now:
         _order_drain(tx, name, units)
         return
@@ -228,7 +228,7 @@ def _finish_fleet_ranks(tx: StateTransaction, name: str, units: frozenset[str], 
     if busy_roles:
         role, leave_by = max(busy_roles, key=lambda pair: pair[1])
         # The ranks of this node may need as long as those before them.
-        turn_end = leave_by + limits.FINISH_S + limits.STOP_S + tx.facts(role).plan.drain_s
+        turn_end = leave_by + limits.FINISH_S + limits.HOST_STOP_S + tx.facts(role).plan.drain_s
         if turn_end <= departure.gone_at - limits.PARTING_S:
             return True
         if not departure.stays:
@@ -298,7 +298,7 @@ def _next_step_at(departure: Departure) -> float:
         can_leave = departure.saved and not departure.stays
         parting = departure.gone_at - limits.PARTING_S
         steps.append(min(departure.drain_by, parting) if can_leave else departure.drain_by)
-    return min(steps, default=departure.gone_at + limits.NOTICE_S)
+    return min(steps, default=departure.gone_at + limits.ANNOUNCED_END_WINDOW_S)
 
 
 def _begin_departure(tx: StateTransaction, name: str, reason: str, by: float, *, ends: bool = True) -> None:

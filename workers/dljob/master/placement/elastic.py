@@ -50,7 +50,7 @@ def follow(tx: StateTransaction) -> None:
         if sizing.leaving:
             leaving.ask_ready_ranks(tx, role, sizing)
         # All its ranks have left user code by now.
-        if sizing.parting and not tx.roles[role].stopping_count:
+        if sizing.all_leave_user_code and not tx.roles[role].stopping_count:
             _resize_parted_role(tx, role)
         elif sizing.leaving and leaving.is_over(tx, role, sizing):
             _finish_leaving(tx, role)
@@ -267,7 +267,7 @@ def _may_move(tx: StateTransaction, role: str) -> bool:
 def _watch_room(tx: StateTransaction, role: str, sizing: Sizing) -> None:
     """Start or stop the timer of a change of size, as room and the wanted number of ranks allow."""
     # A change of size is under way: it waits for copies, for ranks to leave user code, or to finish their work.
-    if sizing.save_by is not None or sizing.parting or sizing.leaving:
+    if sizing.save_by is not None or sizing.all_leave_user_code or sizing.leaving:
         return
     target = _possible_size(tx, role, sizing).sizes[role]
     old_sizing = tx.base.sizes.get(role)
@@ -300,7 +300,7 @@ def _growth_time(tx: StateTransaction, role: str, sizing: Sizing, target: int) -
 
 def _possible_size(tx: StateTransaction, role: str, sizing: Sizing) -> Resize:
     """Return the size that a role can have now, up to the wanted one. A completed role keeps its size."""
-    if starting.is_completed(tx, role):
+    if starting.is_role_completed(tx, role):
         return Resize({role: sizing.size}, {})
     return _resize_towards(tx, role, sizing.want)
 
@@ -335,7 +335,7 @@ def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
     tx, change = StateTransaction(state, state.started_at), 0
     tx.nodes = nodes
     for role, sizing in state.sizes.items():
-        if sizing.size >= sizing.want or starting.is_completed(tx, role):
+        if sizing.size >= sizing.want or starting.is_role_completed(tx, role):
             continue
         facts = tx.facts(role)
         if sizing.target > sizing.size:
@@ -350,7 +350,7 @@ def _cancel_resize(tx: StateTransaction, role: str) -> None:
     """Cancel a change of size that is under way; the role stays as it is."""
     sizing = tx.sizes[role]
     if sizing.target or sizing.move_at is not None or sizing.save_by is not None:
-        _set_sizing(tx, role, evolve(sizing, target=0, move_at=None, save_by=None, parting=False))
+        _set_sizing(tx, role, evolve(sizing, target=0, move_at=None, save_by=None, all_leave_user_code=False))
 
 
 def _save_before_resize(tx: StateTransaction, role: str) -> None:
@@ -373,7 +373,7 @@ def _change_size(tx: StateTransaction, role: str) -> None:
         _cancel_resize(tx, role)
         return
     if resizing.level_of(tx.job, role) is Level.IN_PROCESS:
-        _set_sizing(tx, role, evolve(sizing, target=change.sizes[role], save_by=None, parting=True))
+        _set_sizing(tx, role, evolve(sizing, target=change.sizes[role], save_by=None, all_leave_user_code=True))
         resizing.leave_user_code(tx, role, _resize_reason(sizing, change.sizes[role]))
     elif not _order_leaving(tx, role, change.sizes[role], _resize_reason(sizing, change.sizes[role])):
         resizing.resize(tx, change, _resize_reason(sizing, change.sizes[role]), anew=False)

@@ -46,7 +46,9 @@ def choose_givers(tx: StateTransaction, lacking: Sequence[str]) -> RoomGiven:
         return RoomGiven({}, "the roles without room can do with fewer ranks")
     # The room that a fleet gave last may be in no snapshot of the nodes yet: its processes end, then its reservation.
     fresh = {
-        role for role, size in tx.sizes.items() if size.resized is not None and tx.now - size.resized < limits.STOP_S
+        role
+        for role, size in tx.sizes.items()
+        if size.resized is not None and tx.now - size.resized < limits.HOST_STOP_S
     }
     fleets = [role for role in tx.job.roles if role not in {*lacking, *fresh} and may_give(tx, role)]
     if not fleets:

@@ -43,7 +43,7 @@ def begin_leaving(tx: StateTransaction, role: str, ranks: Sequence[int], reason:
     if not (ready_ranks or is_ending):
         return False
     finish_by = tx.now + limits.FINISH_S + facts.plan.drain_s
-    leave_by = min(by, finish_by + limits.STOP_S)
+    leave_by = min(by, finish_by + limits.HOST_STOP_S)
     tx.sizes = tx.sizes.set(role, evolve(tx.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
     tx.wake_at(leave_by)
     for host, working in ready_ranks.items():

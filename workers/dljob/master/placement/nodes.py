@@ -122,7 +122,7 @@ def _end_silences(tx: StateTransaction, targets: Iterable[str]) -> list[FaultRec
 
 def leave_by_rule(tx: StateTransaction) -> None:
     """Exclude the nodes that rules said to replace in this transition, and move their units."""
-    for name, order in sorted(tx.leaving.items()):
+    for name, order in sorted(tx.node_departures.items()):
         # The node before this one may have ended the job.
         if tx.ending:
             return

@@ -51,7 +51,7 @@ def carry(state: JobState) -> dict[str, Any]:
         "marks": {key: [round(at, 1) for at in times if at >= oldest] for key, times in marks.items()},
         "checkpoints": _last_checkpoints(state),
         "data": shards.carry_positions(state),
-        "memory": {role: show_memory(amount) for role, amount in sorted(state.grants.requested.items())},
+        "memory": {role: show_memory(amount) for role, amount in sorted(state.memory_overrides.requested.items())},
     }
     entries = {name: {key: value for key, value in table.items() if value} for name, table in tables.items()}
     filled_tables = {name: table for name, table in entries.items() if table}
@@ -200,15 +200,17 @@ def _take_memory(tx: StateTransaction, event: Carried) -> None:
     Only before admission: later the units are reserved.
     """
     for role, amount in () if tx.is_admitted else event.memory:
-        policy = memory_overrides.policy_of(tx.job, role)
+        policy = memory_overrides.memory_policy_of(tx.job, role)
         if policy is None:
             continue
         most = min(amount, parse_memory(policy.max_memory))
-        if most > memory_overrides.memory_of(tx.job.plan, role):
-            tx.grants = memory_overrides.with_role_memory(tx.job.plan, tx.grants, role, most)
+        if most > memory_overrides.planned_memory_of(tx.job.plan, role):
+            tx.memory_overrides = memory_overrides.with_role_memory(tx.job.plan, tx.memory_overrides, role, most)
 
 
 def _budget_keys(tx: StateTransaction) -> frozenset[str]:
     """Return the budget keys of the present spec, which may differ from the previous attempt's."""
     rules = (f"rule:{rule.name}" for rule in tx.job.fault_tolerance.rules)
-    return frozenset({budget.JOB_KEY, budget.MASTER_KEY, *tx.roles, *(f"fail:{name}" for name in tx.roles), *rules})
+    return frozenset(
+        {budget.JOB_BUDGET_KEY, budget.MASTER_BUDGET_KEY, *tx.roles, *(f"fail:{name}" for name in tx.roles), *rules}
+    )

@@ -23,7 +23,7 @@ from dljob.master.state.actions import (
     StopRanks,
     Unreserve,
 )
-from dljob.master.state.job import STORE_INDEX
+from dljob.master.state.job import STORE_HOST_INDEX
 from dljob.master.state.state import (
     HostPhase,
     HostState,
@@ -125,7 +125,7 @@ def _unit_orders(state: JobState) -> Iterator[Action]:
         if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
             yield Unreserve(name, unit.token - 1)  # its removal may have been ordered just before the new reservation
         if unit.phase is UnitPhase.RESERVING:
-            memory = memory_overrides.overrides_of(state.grants, name)
+            memory = memory_overrides.overrides_of_unit(state.memory_overrides, name)
             yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, memory)
         elif unit.phase is not UnitPhase.HELD and unit.token:
             yield Unreserve(name, unit.token)
@@ -138,14 +138,14 @@ def _host_orders(
     if host_state.phase is HostPhase.SPAWNING:
         unit = tx.facts(host.role).unit_of(host)
         yield SpawnHost(host, host_state.incarnation, unit, tx.units[unit].token, limits.SPAWN_S)
-    if host_state.phase is not HostPhase.READY or host.index == STORE_INDEX:
+    if host_state.phase is not HostPhase.READY or host.index == STORE_HOST_INDEX:
         # Not up yet, or a store host, which has no ranks.
         return
     facts = tx.facts(host.role)
     begun = _in_phase(tx, host, RankPhase.STARTING)
     # A host ignores the start of an incarnation that it has started already.
     if begun:
-        store = tx.hosts[HostId(host.role, STORE_INDEX)].address if facts.is_torch_world else ""
+        store = tx.hosts[HostId(host.role, STORE_HOST_INDEX)].address if facts.is_torch_world else ""
         yield starting.start_order(tx, host, begun, store, devices[host.role])
     stopping = _in_phase(tx, host, RankPhase.STOPPING)
     sizing = tx.sizes.get(host.role)
@@ -161,10 +161,14 @@ def _host_orders(
 
 def _stop_orders(tx: StateTransaction, host: HostId, host_state: HostState) -> Iterator[Action]:
     """Yield the stop order of a host's ranks at the end of the job."""
-    live_ranks = () if host.index == STORE_INDEX else _in_phase(tx, host, *(phase for phase in RankPhase if phase.live))
+    live_ranks = (
+        () if host.index == STORE_HOST_INDEX else _in_phase(tx, host, *(phase for phase in RankPhase if phase.live))
+    )
     if host_state.phase is HostPhase.READY and live_ranks and tx.verdict is not None:
         incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in live_ranks)
-        yield StopRanks(host, host_state.incarnation, live_ranks, limits.GRACE_S, tx.verdict.reason, incarnations)
+        yield StopRanks(
+            host, host_state.incarnation, live_ranks, limits.JOB_END_GRACE_S, tx.verdict.reason, incarnations
+        )
 
 
 def _in_phase(tx: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import role_level
+from dljob.master.failure.policy import level_of_move
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, leave_restarts
 from dljob.master.ledger.rules import micros
 from dljob.master.placement import gaps
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, nodes_with_room, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import assigned_units, report_domains, reserve, unit_hosts, without_unit
-from dljob.master.start.starting import is_completed
+from dljob.master.start.reservations import assigned_units, note_domain_choices, reserve, unit_hosts, without_unit
+from dljob.master.start.starting import is_role_completed
 from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
@@ -114,10 +114,12 @@ def assign_resized(tx: StateTransaction, sizes: Mapping[str, int], *, spares: bo
     for name in dropped_units:
         unit = tx.units[name]
         if unit.phase is UnitPhase.HELD and unit.node in nodes:
-            holds = memory_overrides.unit_of(tx.job.plan, name, memory_overrides.overrides_of(tx.grants, name))
+            holds = memory_overrides.unit_with_memory(
+                tx.job.plan, name, memory_overrides.overrides_of_unit(tx.memory_overrides, name)
+            )
             nodes[unit.node] = without_unit(nodes[unit.node], holds)
     result = assign(
-        (*memory_overrides.units_of(plan, tx.grants, lacking), *quotas),
+        (*memory_overrides.units_with_memory(plan, tx.memory_overrides, lacking), *quotas),
         nodes.values(),
         excluded=barred,
         placed_units=[holder for holder in assigned_units(tx) if holder.unit.name not in dropped_units],
@@ -142,14 +144,16 @@ def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: A
     A framework may or may not have taken its quota already, and `free` does not tell which. So the question is whether
     all quotas and all units would fit together on empty nodes.
     """
-    quotas = {name: unit.plan for name, unit in tx.job.roles.items() if unit.plan.quota and not is_completed(tx, name)}
+    quotas = {
+        name: unit.plan for name, unit in tx.job.roles.items() if unit.plan.quota and not is_role_completed(tx, name)
+    }
     if not quotas:
         return True
     plan = gaps.resized_job(tx, sizes).plan
     # On empty nodes every unit must be counted: those that are held, and those that are about to be.
     new = [
         AssignedUnit(unit, assignment.nodes[unit.name])
-        for unit in memory_overrides.units_of(plan, tx.grants, tuple(assignment.nodes))
+        for unit in memory_overrides.units_with_memory(plan, tx.memory_overrides, tuple(assignment.nodes))
     ]
     left_over = assign(
         quota_units(quotas),
@@ -188,7 +192,7 @@ def start_with_fewer(tx: StateTransaction, reason: str) -> bool:
             tx.ledger = ledger.resize_role(tx.ledger, role, old_size, new_size, micros(tx, tx.now))
             message = f"it starts with {counted(new_size, 'rank')} instead of {old_size}: {reason}"
             tx.note(reasons.RESIZED, role, message)
-    report_domains(tx, change.domains)
+    note_domain_choices(tx, change.domains)
     reserve(tx, dict(change.nodes))
     return True
 
@@ -207,7 +211,7 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
     for role, facts in before.items():
         _add_ranks(tx, role, facts)
         tx.ledger = ledger.resize_role(tx.ledger, role, facts.plan.replicas, change.sizes[role], micros(tx, tx.now))
-    report_domains(tx, change.domains)
+    note_domain_choices(tx, change.domains)
     reserve(tx, dict(change.nodes))
     for role, facts in before.items():
         new_size, old_size = change.sizes[role], facts.plan.replicas
@@ -218,7 +222,7 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
         coming = _coming_groups(sizing, facts, tx.facts(role))
         sizing = evolve(sizing, size=new_size, shrink_at=shrink_at, target=0, move_at=None, save_by=None, calls=())
         sizing = evolve(sizing, resized=tx.now, left_groups=tx.facts(role).plan.gone, coming=coming, grown=grown)
-        tx.sizes = tx.sizes.set(role, evolve(sizing, parting=False, leaving=(), leave_by=None))
+        tx.sizes = tx.sizes.set(role, evolve(sizing, all_leave_user_code=False, leaving=(), leave_by=None))
         tx.seats = tx.seats.set(role, seats_of(tx, role))
         dropped = f"; gone: {', '.join(f'{name}/{rank}' for name, rank in left_out[role])}" if left_out[role] else ""
         words = f"{counted(new_size, 'rank')} instead of {old_size}: {reason}{dropped if facts.fleet else ''}"
@@ -234,7 +238,7 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
         for key in left_out[role]:
             tx.set_rank(key, evolve(tx.ranks[key], incident=0))
         if tx.facts(role).fleet:
-            ending.follow_role_change(tx, role)
+            ending.advance_role_and_job(tx, role)
 
 
 def leave_user_code(tx: StateTransaction, role: str, reason: str) -> None:
@@ -253,7 +257,7 @@ def stay_in_size(tx: StateTransaction, role: str) -> None:
 
 def level_of(job: Job, role: str) -> Level:
     """Return the restart level of a resize: InProcess for roles that also fail over so, else Role."""
-    return Level.IN_PROCESS if role_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
+    return Level.IN_PROCESS if level_of_move(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
 def _coming_groups(sizing: Sizing, before: RoleFacts, after: RoleFacts) -> tuple[int, ...]:
@@ -292,7 +296,7 @@ def _add_ranks(tx: StateTransaction, role: str, before: RoleFacts) -> None:
         else:
             tx.ranks = tx.ranks.set(key, RankState())
             tx.set_role(role, evolve(tx.roles[role], waiting_count=tx.roles[role].waiting_count + 1))
-            tx.touched.ranks.add(key)
+            tx.changes.ranks.add(key)
         if host not in tx.hosts:
             tx.hosts = tx.hosts.set(host, HostState())
     for name in gaps.units_without(facts, facts.groups, before.groups):

@@ -28,7 +28,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
         return []
     if state.verdict is not None:  # an ending job has no timers but those of its release
         at = state.verdict.release_at
-        return [state.verdict.kill_at, None if at is None else at + limits.RELEASE_S]
+        return [state.verdict.kill_at, None if at is None else at + limits.RELEASE_AGAIN_S]
     times = [state.search.retry_at, state.search.deadline, state.search.final_at]
     started, spec = state.started_at, state.job.spec
     if spec.active_deadline_seconds is not None:
@@ -37,10 +37,10 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
         times.append(started + spec.pre_running_deadline_seconds)
     times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state), *weights.timers(state)))
     for incident in state.incidents.values():
-        times.append(incident.deadline if incident.launched else incident.due_at)
+        times.append(incident.deadline if incident.is_launched else incident.backoff_until)
         times.append(incident.stop_by)
     times.extend(lost_peers.inquiry_deadlines(state))
-    times.append(None if state.moving is None else state.moving.finish_by)
+    times.append(None if state.domain_move is None else state.domain_move.finish_by)
     times.extend(role.stop_by for role in state.roles.values())
     return times
 
@@ -62,7 +62,7 @@ def tick(tx: StateTransaction) -> None:
 def _release_after_grace(tx: StateTransaction, verdict: Verdict) -> None:
     """Order the release when the grace period is over, or again when it was not answered in time."""
     late = verdict.kill_at is not None and verdict.kill_at <= tx.now
-    unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= tx.now
+    unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_AGAIN_S <= tx.now
     if late or unanswered:
         ending.release_job(tx, verdict)
 
@@ -75,7 +75,7 @@ def _check_deadlines(tx: StateTransaction) -> None:
         message = f"the job ran longer than activeDeadlineSeconds = {max_seconds}"
         ending.end_job(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
     elif start_seconds is not None and tx.running_at is None and started + start_seconds <= tx.now:
-        late = [name for name, f in tx.job.roles.items() if f.first_wave and not tx.roles[name].was_ready]
+        late = [name for name, f in tx.job.roles.items() if f.starts_with_job and not tx.roles[name].was_ready]
         reason = tx.search.no_room_reason or f"not ready: {', '.join(late)}"
         message = f"the job was not running after preRunningDeadlineSeconds = {start_seconds}; {reason}"
         ending.fail_job(tx, reasons.PRE_RUNNING_DEADLINE, message)
@@ -87,11 +87,11 @@ def _check_restarts(tx: StateTransaction) -> None:
         incident = tx.incidents.get(number)  # an earlier one in this loop may have taken it over
         if incident is None or tx.ending:
             continue
-        if not incident.launched and incident.due_at <= tx.now:
+        if not incident.is_launched and incident.backoff_until <= tx.now:
             restart.launch_restart(tx, number)
         elif incident.stop_by is not None and incident.stop_by <= tx.now:
             restart.kill_overdue_hosts_of_restart(tx, number)
-        elif incident.launched and incident.deadline <= tx.now:
+        elif incident.is_launched and incident.deadline <= tx.now:
             _escalate_overdue(tx, number)
     for role, role_state in tx.roles.items():
         if role_state.stop_by is not None and role_state.stop_by <= tx.now:
@@ -103,7 +103,7 @@ def _escalate_overdue(tx: StateTransaction, number: int) -> None:
     incident = tx.incidents[number]
     if _looks_for_room(tx, number):
         # The restart gets more time, because the search for room has a deadline of its own.
-        deadline = tx.now + restart.seconds_to_start(tx, incident.members)
+        deadline = tx.now + restart.restart_time_limit_s(tx, incident.members)
         tx.incidents = tx.incidents.set(number, evolve(incident, deadline=deadline))
         admission.try_to_place(tx)
     else:
@@ -115,14 +115,14 @@ def _looks_for_room(tx: StateTransaction, number: int) -> bool:
     members = {key for key in tx.incidents[number].members if tx.ranks[key].incident == number}
     roles = {role for role, _ in members}
     # Their dependencies hold them up, so the question is whether any rank lacks a place.
-    if not all(starting.dependencies_met(tx, role) for role in roles):
+    if not all(starting.are_dependencies_met(tx, role) for role in roles):
         return admission.needs_room(tx)
     for role in roles:
         # A torch world starts as a whole, so each of its ranks needs a place.
         if tx.facts(role).is_torch_world:
             members.update((role, rank) for rank in tx.facts(role).ranks)
     homes = {tx.facts(role).unit_of(tx.facts(role).host_of(rank)) for role, rank in members}
-    leaves = frozenset(tx.moving.units) if tx.moving is not None else frozenset[str]()
+    leaves = frozenset(tx.domain_move.units) if tx.domain_move is not None else frozenset[str]()
     return any(tx.units[name].phase is not UnitPhase.HELD or name in leaves for name in homes)
 
 

@@ -34,7 +34,9 @@ def assigned_units(tx: StateTransaction, *, every: bool = True) -> list[Assigned
     for name in tx.units if shows_all else tx.homeless:
         state = tx.units[name]
         if state.phase in phases:
-            unit = memory_overrides.unit_of(plan, name, memory_overrides.overrides_of(tx.grants, name))
+            unit = memory_overrides.unit_with_memory(
+                plan, name, memory_overrides.overrides_of_unit(tx.memory_overrides, name)
+            )
             domain = labels.get(state.node, {}).get(unit.topology_key or unit.preferred_key, "")
             assigned.append(AssignedUnit(unit, state.node, counted=state.phase is UnitPhase.HELD, domain=domain))
     return assigned
@@ -51,10 +53,12 @@ def reserve(tx: StateTransaction, nodes: dict[str, str]) -> None:
         if token > 1:  # not its first reservation
             _forget_devices(tx, name)
         tx.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
-        tx.do(Reserve(name, token, node, limits.RESERVE_S, memory_overrides.overrides_of(tx.grants, name)))
+        tx.do(
+            Reserve(name, token, node, limits.RESERVE_S, memory_overrides.overrides_of_unit(tx.memory_overrides, name))
+        )
 
 
-def report_domains(tx: StateTransaction, domains: Iterable[Choice]) -> None:
+def note_domain_choices(tx: StateTransaction, domains: Iterable[Choice]) -> None:
     """Tell users of topology domains that were chosen, and of preferred ones that were not had."""
     for choice in domains:
         reason = reasons.DOMAIN_CHOSEN if choice.value else reasons.PREFERRED_DOMAIN_MISSED

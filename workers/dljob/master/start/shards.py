@@ -39,7 +39,7 @@ def handle_report(tx: StateTransaction, event: ShardsTold) -> None:
         tx.feeds.get(event.name) or shard_table.new_table(event.size, event.shard, event.epochs),
     )
     # Work of a former process still counts if its leases stand; new leases are for the present process only.
-    cut = tx.cuts.last if tx.cuts.queues else None
+    cut = tx.cuts.last_number if tx.cuts.queue_names else None
     for start, end, step, revision in event.done:
         saved_mark = None if step is None else (step, revision)
         feed = shard_table.finish_shard(feed, key, event.incarnation, (start, end), saved_mark, cut=cut)
@@ -132,7 +132,7 @@ def return_leases(tx: StateTransaction) -> None:
     """
     if not tx.feeds or not tx.phase.active:
         return
-    for key in sorted(tx.touched.ranks):
+    for key in sorted(tx.changes.ranks):
         rank_state = tx.ranks[key]
         for name, feed in tx.feeds.items():
             leases = feed.leases.get(key)

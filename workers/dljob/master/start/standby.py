@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from dljob.master.start import spares
 from dljob.master.start.assign import nodes_of_group, spare_nodes
-from dljob.master.start.starting import is_completed
+from dljob.master.start.starting import is_role_completed
 from dljob.master.state.state import JobState, Phase, SparePhase, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.plan.words import natural
@@ -65,15 +65,15 @@ def _may_standby_change(tx: StateTransaction) -> bool:
 
 def _was_spare_given_up(tx: StateTransaction) -> bool:
     """Whether a spare was given up in this event."""
-    spares_touched = (tx.spares.get(key) for key in tx.touched.spares)
+    spares_touched = (tx.spares.get(key) for key in tx.changes.spares)
     return any(spare is not None and spare.phase is SparePhase.LOST for spare in spares_touched)
 
 
 def _has_role_begun_or_ended(tx: StateTransaction) -> bool:
     """Whether a role became ready for the first time, or has ended."""
     return any(
-        tx.roles[role].was_ready is not tx.base.roles[role].was_ready or is_completed(tx, role)
-        for role in tx.touched.roles
+        tx.roles[role].was_ready is not tx.base.roles[role].was_ready or is_role_completed(tx, role)
+        for role in tx.changes.roles
     )
 
 
@@ -84,7 +84,7 @@ def _spare_counts(tx: StateTransaction, nodes: Mapping[str, tuple[str, ...]]) ->
     for group, idle_nodes in nodes.items():
         group_nodes = {node.id for node in nodes_of_group(views.values(), group)}
         for role, facts in tx.job.roles.items():
-            needs_spares = tx.roles[role].was_ready and not is_completed(tx, role)
+            needs_spares = tx.roles[role].was_ready and not is_role_completed(tx, role)
             if idle_nodes and facts.plan.accelerator is None and needs_spares:
                 host_counts = Counter(tx.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
                 largest_count = max((count for node, count in host_counts.items() if node in group_nodes), default=0)

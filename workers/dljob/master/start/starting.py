@@ -8,19 +8,19 @@ from dljob.master.start import checks, spares, visible_devices
 from dljob.master.state import limits, staleness
 from dljob.master.state.actions import RankStart, SpawnHost, StartRanks
 from dljob.master.state.evolve import evolve
-from dljob.master.state.job import STORE_INDEX
+from dljob.master.state.job import STORE_HOST_INDEX
 from dljob.master.state.state import HostPhase, HostState, RankPhase, RankState, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId
 
 
-def is_completed(tx: StateTransaction, role: str) -> bool:
+def is_role_completed(tx: StateTransaction, role: str) -> bool:
     """Whether all ranks of a role have ended for good, well or by a rule that ignores their failure."""
     role_state = tx.roles[role]
     return role_state.succeeded_count + role_state.failed_count == tx.facts(role).plan.replicas
 
 
-def dependencies_met(tx: StateTransaction, role: str) -> bool:
+def are_dependencies_met(tx: StateTransaction, role: str) -> bool:
     """Whether the roles that a role depends on allow its ranks to start."""
     return not _unmet_dependencies(tx, role)
 
@@ -30,7 +30,7 @@ def _unmet_dependencies(tx: StateTransaction, role: str) -> tuple[str, ...]:
     return tuple(
         dependency
         for dependency, kind in tx.facts(role).plan.depends_on
-        if not (is_completed(tx, dependency) or (kind == "Ready" and tx.roles[dependency].was_ready))
+        if not (is_role_completed(tx, dependency) or (kind == "Ready" and tx.roles[dependency].was_ready))
     )
 
 
@@ -39,7 +39,7 @@ def unmet_prerequisites(tx: StateTransaction, role: str) -> tuple[str, ...]:
 
     A role that has not begun has nothing to restart: its lost units are replaced, or not, by the time of its turn.
     """
-    if tx.facts(role).first_wave or tx.roles[role].hosts_ordered:
+    if tx.facts(role).starts_with_job or tx.roles[role].hosts_ordered:
         return ()
     has_ending_ranks = tx.roles[role].stop_by is not None
     return (*_unmet_dependencies(tx, role), *(("the end of its earlier ranks",) if has_ending_ranks else ()))
@@ -48,7 +48,7 @@ def unmet_prerequisites(tx: StateTransaction, role: str) -> tuple[str, ...]:
 def _may_start_hosts(tx: StateTransaction, role: str) -> bool:
     """Whether the hosts of a role may start: already while it waits for another role to be ready, not to complete."""
     return all(
-        is_completed(tx, dependency)
+        is_role_completed(tx, dependency)
         or (kind == "Ready" and (tx.roles[dependency].hosts_ordered or tx.roles[dependency].was_ready))
         for dependency, kind in tx.facts(role).plan.depends_on
     )
@@ -67,7 +67,7 @@ def start_roles(tx: StateTransaction) -> None:
                 begin_generation(tx, name)
                 again = True
                 for host in tx.facts(name).hosts():
-                    ensure_host(tx, host)
+                    give_host_process_if_needed(tx, host)
 
 
 def begin_generation(tx: StateTransaction, role: str) -> None:
@@ -85,7 +85,7 @@ def waits_out_backoff(tx: StateTransaction, rank: RankState) -> bool:
     """Whether a rank waits out the backoff of its restart."""
     # An incident is launched when its backoff ends.
     incident = tx.incidents.get(rank.incident)
-    return incident is not None and not incident.launched
+    return incident is not None and not incident.is_launched
 
 
 def _waits_for_coupled_stops(tx: StateTransaction, role: str) -> bool:
@@ -99,7 +99,7 @@ def _waits_for_coupled_stops(tx: StateTransaction, role: str) -> bool:
     first_roles = {incident.role for incident in tx.incidents.values()}
     # A restart of the job, which has no role, begins at each of them.
     first_roles = set(tx.job.roles) if "" in first_roles else first_roles
-    coupled_restarts = [{name, *coupled} for name in first_roles if (coupled := tx.facts(name).coupled_roles)]
+    coupled_restarts = [{name, *coupled} for name in first_roles if (coupled := tx.facts(name).roles_taken_along)]
     roles_of_its_restarts = set[str]().union(*(roles for roles in coupled_restarts if role in roles))
     return any(tx.roles[name].stopping_count for name in roles_of_its_restarts)
 
@@ -111,8 +111,8 @@ def start_after_coupled_stops(tx: StateTransaction) -> None:
     for name, facts in tx.job.roles.items():
         if facts.restart_partners and tx.base.roles[name].stopping_count and not tx.roles[name].stopping_count:
             for mate in facts.restart_partners:
-                if dependencies_met(tx, mate):
-                    start_waiting(tx, mate)
+                if are_dependencies_met(tx, mate):
+                    start_waiting_ranks(tx, mate)
 
 
 def _needs_process(tx: StateTransaction, host: HostId) -> bool:
@@ -121,13 +121,13 @@ def _needs_process(tx: StateTransaction, host: HostId) -> bool:
     # Its hosts are ordered once its dependencies allow them.
     if not role_state.hosts_ordered:
         return False
-    if host.index == STORE_INDEX:
-        return not is_completed(tx, host.role)
+    if host.index == STORE_HOST_INDEX:
+        return not is_role_completed(tx, host.role)
     ranks = (tx.ranks[host.role, rank] for rank in tx.facts(host.role).ranks_of(host.index))
     return any(rank.phase is RankPhase.WAITING and not waits_out_backoff(tx, rank) for rank in ranks)
 
 
-def ensure_host(tx: StateTransaction, host: HostId) -> None:
+def give_host_process_if_needed(tx: StateTransaction, host: HostId) -> None:
     """Give a host a process if it needs one and its unit is held: a spare of its node, else a new actor."""
     host_state = tx.hosts[host]
     if host_state.phase is not HostPhase.DOWN or not _needs_process(tx, host):
@@ -138,7 +138,7 @@ def ensure_host(tx: StateTransaction, host: HostId) -> None:
         return
     # A spare is preferred, because it has imported the role's modules already.
     if spares.take_spare(tx, host, unit.node):
-        try_start(tx, host)
+        start_ranks_if_possible(tx, host)
         return
     # On the same node the known devices are kept, so that a spare can take the host over later.
     devices, slots = (host_state.devices, host_state.slots) if host_state.node == unit.node else ((), ())
@@ -150,15 +150,15 @@ def ensure_host(tx: StateTransaction, host: HostId) -> None:
     tx.do(SpawnHost(host, new_state.incarnation, unit_name, unit.token, limits.SPAWN_S))
 
 
-def try_start(tx: StateTransaction, host: HostId) -> None:
+def start_ranks_if_possible(tx: StateTransaction, host: HostId) -> None:
     """Start the ranks that waited for this host: its own, or the whole torch world if it was the last one missing."""
     if tx.facts(host.role).is_torch_world:
         start_world(tx, host.role)
-    elif dependencies_met(tx, host.role):
+    elif are_dependencies_met(tx, host.role):
         _start_host(tx, host, "", {})
 
 
-def start_waiting(tx: StateTransaction, role: str) -> None:
+def start_waiting_ranks(tx: StateTransaction, role: str) -> None:
     """Start all ranks of a role whose hosts are ready."""
     if tx.facts(role).is_torch_world:
         start_world(tx, role)
@@ -172,25 +172,25 @@ def start_world(tx: StateTransaction, role: str) -> None:
     facts, role_state = tx.facts(role), tx.roles[role]
     # While a backoff holds some of its ranks back, a torch world cannot start as a whole.
     has_all = role_state.waiting_count == facts.plan.replicas and role_state.ready_host_count == facts.host_count
-    can_start = has_all and role_state.backoff_count == 0 and not _waits_for_coupled_stops(tx, role)
-    store = tx.hosts[HostId(role, STORE_INDEX)]
+    can_start = has_all and role_state.incidents_in_backoff == 0 and not _waits_for_coupled_stops(tx, role)
+    store = tx.hosts[HostId(role, STORE_HOST_INDEX)]
     # The check is asked before the store, so that it runs while the store's process still imports torch.
-    can_join = store.phase is HostPhase.READY and dependencies_met(tx, role)
+    can_join = store.phase is HostPhase.READY and are_dependencies_met(tx, role)
     if not can_start or checks.must_wait_for_check(tx, role) or not can_join:
         return
     tx.set_role(role, evolve(role_state, generation=role_state.generation + 1))
     visible = visible_devices.visible_on_nodes(tx, role)
-    with tx.many():
+    with tx.batch_changes():
         for index in range(facts.host_count):
             _start_host(tx, HostId(role, index), store.address, visible)
 
 
 def _is_host_draining(tx: StateTransaction, host: HostId) -> bool:
     """Whether a host is about to be left and its servers were asked to end: their successors start elsewhere."""
-    if (not tx.departures and tx.moving is None) or tx.facts(host.role).plan.drain is None:
+    if (not tx.departures and tx.domain_move is None) or tx.facts(host.role).plan.drain is None:
         return False
     unit = tx.facts(host.role).unit_of(host)
-    if tx.moving is not None and unit in tx.moving.units:
+    if tx.domain_move is not None and unit in tx.domain_move.units:
         return True
     departure = tx.departures.get(tx.units[unit].node)
     return departure is not None and (departure.drain_by is not None or departure.drained)
@@ -201,8 +201,8 @@ def start_staying_servers(tx: StateTransaction, units: Collection[str]) -> None:
     for facts in tx.job.roles.values():
         for host in facts.hosts() if facts.plan.drain is not None else ():
             if facts.unit_of(host) in units:
-                ensure_host(tx, host)
-                try_start(tx, host)
+                give_host_process_if_needed(tx, host)
+                start_ranks_if_possible(tx, host)
 
 
 def _start_host(tx: StateTransaction, host: HostId, store: str, visible: visible_devices.VisibleDevices) -> None:

@@ -158,13 +158,13 @@ def handle_published_version(tx: StateTransaction, event: WeightsPublished) -> N
     learned_times = ((event.at, event.learned_since),) if event.learned_since else ()
     unserved = (*role_state.unserved, *learned_times)[-UNSERVED:]
     tx.set_role(event.role, evolve(role_state, newest=newest, unserved=unserved))
-    with tx.many():
+    with tx.batch_changes():
         for rank in tx.facts(event.role).ranks:
             # A load that failed may go well with another version.
             rank_state = tx.ranks[event.role, rank]
             if rank_state.weights is not None and rank_state.weights.retry_at is not None:
                 tx.set_rank((event.role, rank), evolve(rank_state, weights=evolve(rank_state.weights, retry_at=None)))
-            tx.touched.ranks.add((event.role, rank))
+            tx.changes.ranks.add((event.role, rank))
     tx.because(f"{event.role}: version {event.version} of its weights is the newest")
 
 
@@ -278,7 +278,7 @@ def _leave_newer_weights(tx: StateTransaction, key: RankKey, at: float, cut: int
 
 def left_reason(s: JobState | StateTransaction, publishers: Iterable[tuple[str, int]]) -> str:
     """Return why a version of these publishers is of steps that the job has left; empty: it is not."""
-    for name, incarnation in publishers if s.cuts.epoch else ():
+    for name, incarnation in publishers if s.cuts.restore_count else ():
         role, _, rank = name.rpartition("/")
         if name in s.cuts.pending_worlds or role in s.cuts.pending_worlds:
             return f"{name} has not gone back to cut {s.cuts.restored_number} yet"
@@ -292,7 +292,7 @@ def left_reason(s: JobState | StateTransaction, publishers: Iterable[tuple[str, 
 def order_loads(tx: StateTransaction) -> None:
     """Order the loads that may begin after a change of a role or of its ranks."""
     if tx.job.loading and not tx.ending:
-        touched_roles = tx.touched.roles.union(role for role, _ in tx.touched.ranks)
+        touched_roles = tx.changes.roles.union(role for role, _ in tx.changes.ranks)
         roles = [role for role in tx.job.loading if role in touched_roles]
         _begin_loads(tx, roles)
         for role in roles:

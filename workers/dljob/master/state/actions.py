@@ -150,7 +150,7 @@ class LeaveGroup:
     incarnation: int
     """A newer process of the rank ignores the order."""
     reason: str
-    parts: bool = False
+    drops_rank: bool = False
     """Whether the shrinking role drops this rank: it shuts down as at the job's end, then its process ends."""
 
 

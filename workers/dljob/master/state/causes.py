@@ -45,14 +45,14 @@ Lines = dict[str, tuple[str, ...]]
 class Cause:
     """A classified failure. `rule` is empty when no rule matched, and the reason then is the host's.
 
-    `ordered`: PrimeMaster itself ended the process. `secondary`: the failure only reports that a peer is gone.
+    `ended_by_master`: PrimeMaster ended the process. `reports_lost_peer`: the failure only says that a peer is gone.
     """
 
     reason: Reason
     rule: str = ""
     line: str = ""
     """The line of evidence that matched."""
-    secondary: bool = False
+    reports_lost_peer: bool = False
     ended_by_master: bool = False
 
 
@@ -65,7 +65,7 @@ def classify(outcome: Outcome, user_rules: Iterable[KnownCause] = ()) -> Cause:
     first = RULES[0]
     order_line = _first_match(first.patterns, lines.get(first.source, ()))
     if order_line:
-        return Cause(reported_reason, first.name, order_line, secondary=True, ended_by_master=True)
+        return Cause(reported_reason, first.name, order_line, reports_lost_peer=True, ended_by_master=True)
     # Users' rules come before the general ones: users know their code's messages.
     for user_rule in user_rules:
         line = _first_match((user_rule.on_log,), own_lines)
@@ -103,7 +103,7 @@ def add_clues(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
     return evolve(outcome, clues=(*outcome.clues, *new)) if new else outcome
 
 
-def with_end(outcome: Outcome, end: Outcome | None) -> Outcome:
+def with_late_end(outcome: Outcome, end: Outcome | None) -> Outcome:
     """Return the outcome of a process that vanished as `end` tells it, which came later; its clues are kept."""
     if end is None or outcome.code is not None or outcome.error_type:
         return outcome

@@ -11,9 +11,9 @@ from immutables import Map
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.weight_versions import PublishedWeights
 
-KEPT = 2
+MAX_KEPT_CUTS = 2
 """Number of committed cuts that are kept."""
-QUEUES = 256
+MAX_QUEUES = 256
 """Most queues of a job that a cut contains; more of them are refused a part in it."""
 
 
@@ -36,9 +36,9 @@ class CutMember:
     rank: int
     incarnation: int
     world: str
-    mark: CheckpointId | None = None
+    saved_checkpoint: CheckpointId | None = None
     """The checkpoint that it saved for the cut; None: not yet."""
-    consumes: bool = True
+    is_consumer: bool = True
     """Whether it has got items of a queue: consumers save first, since they must get nothing from after the cut."""
 
 
@@ -48,12 +48,12 @@ class OpenCut:
 
     number: int
     at: float
-    by: str
-    ranks: Map[tuple[str, int], CutMember] = field(default_factory=Map[tuple[str, int], CutMember])
+    requested_by: str
+    members_by_key: Map[tuple[str, int], CutMember] = field(default_factory=Map[tuple[str, int], CutMember])
     """(role, rank) -> its part. A map: each of 10,000 ranks saves by an event of its own."""
-    missing_count: int = 0
+    unsaved_count: int = 0
     """How many of them have not saved yet."""
-    begun: bool = False
+    queues_have_begun: bool = False
     """Whether all queues have begun it: only then may ranks save."""
     queues_on_disk: bool = False
     """Whether the files of all queues are on disk."""
@@ -66,14 +66,18 @@ class OpenCut:
     @property
     def unsaved_members(self) -> tuple[CutMember, ...]:
         """The members that have not saved yet."""
-        unsaved = [member for member in self.ranks.values() if member.mark is None] if self.missing_count else []
+        unsaved = (
+            [member for member in self.members_by_key.values() if member.saved_checkpoint is None]
+            if self.unsaved_count
+            else []
+        )
         return tuple(sorted(unsaved, key=attrgetter("role", "rank")))
 
     @property
     def members_to_save(self) -> tuple[CutMember, ...]:
         """The members that are to save now: the consumers, and once they have saved the others."""
-        unsaved = self.unsaved_members if self.begun else ()
-        return tuple(member for member in unsaved if member.consumes) or unsaved
+        unsaved = self.unsaved_members if self.queues_have_begun else ()
+        return tuple(member for member in unsaved if member.is_consumer) or unsaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,45 +86,45 @@ class Cut:
 
     number: int
     at: float
-    marks: tuple[tuple[str, CheckpointId], ...]
+    checkpoints: tuple[tuple[str, CheckpointId], ...]
     """(world, checkpoint)."""
     queues: tuple[CutQueue, ...] = ()
     weights: tuple[tuple[str, PublishedWeights], ...] = ()
     """(role, version of its weights); empty in a cut of an earlier attempt, whose channels are gone."""
 
-    def mark_of(self, world: str) -> CheckpointId | None:
+    def checkpoint_of(self, world: str) -> CheckpointId | None:
         """Return the checkpoint of a world; None for one that took no part."""
-        return dict(self.marks).get(world)
+        return dict(self.checkpoints).get(world)
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """All that is known of cuts."""
 
-    last: int = 0
+    last_number: int = 0
     """The number of the last cut that was begun."""
-    committed: int = 0
+    committed_count: int = 0
     """How many cuts this attempt has committed."""
-    given_up: int = 0
+    given_up_count: int = 0
     """How many of those that it began it has given up."""
-    open: OpenCut | None = None
+    open_cut: OpenCut | None = None
     kept_cuts: tuple[Cut, ...] = ()
     """Committed, the newest last."""
     refusal: str = ""
     """Why the last request for a cut was refused, or the last cut given up."""
-    epoch: int = 0
+    restore_count: int = 0
     """How often the job went back to a cut."""
     restored_number: int = 0
     """The cut that it went back to last; 0: to none, with empty queues."""
     pending_worlds: tuple[str, ...] = ()
     """Worlds that have yet to restore that cut, or to begin anew where it has no checkpoint of theirs."""
-    broken: bool = False
+    is_restored_cut_damaged: bool = False
     """Whether the cut that the job went back to last turned out damaged: nobody goes on before its worlds restart."""
-    lost_worlds: tuple[str, ...] = ()
+    worlds_without_cut: tuple[str, ...] = ()
     """Worlds whose cuts are all damaged: they begin anew at the next restore, with the queues."""
-    queues: tuple[str, ...] = ()
+    queue_names: tuple[str, ...] = ()
     """Names of the job's queues."""
-    tokens: tuple[tuple[str, str], ...] = ()
+    folder_tokens: tuple[tuple[str, str], ...] = ()
     """(queue, token of its folder), of the queues that were opened since the job last went back to a cut."""
 
     @property
@@ -131,13 +135,13 @@ class Cuts:
     @property
     def opened(self) -> tuple[str, ...]:
         """The queues that were opened since the job last went back."""
-        opened = dict(self.tokens)
-        return tuple(name for name in self.queues if name in opened)
+        opened = dict(self.folder_tokens)
+        return tuple(name for name in self.queue_names if name in opened)
 
     @property
     def unopened(self) -> tuple[CutQueue, ...]:
         """The other queues of the cut that it went back to: they are as they are there."""
-        opened, cut = dict(self.tokens), self.restored_cut
+        opened, cut = dict(self.folder_tokens), self.restored_cut
         return tuple(queue for queue in cut.queues if queue.name not in opened) if cut is not None else ()
 
 
@@ -149,8 +153,8 @@ def restorable_checkpoints(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] |
     is_pending = world in cuts.pending_worlds
     # A world that follows another one back restores the cut of that one alone.
     allowed_cuts = [cut for cut in reversed(cuts.kept_cuts) if not is_pending or cut.number == cuts.restored_number]
-    checkpoints = tuple(mark for cut in allowed_cuts for mark in (cut.mark_of(world),) if mark is not None)
-    return checkpoints if checkpoints or is_pending or world in cuts.lost_worlds else None
+    checkpoints = tuple(mark for cut in allowed_cuts for mark in (cut.checkpoint_of(world),) if mark is not None)
+    return checkpoints if checkpoints or is_pending or world in cuts.worlds_without_cut else None
 
 
 def may_restore(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
@@ -164,27 +168,33 @@ def may_restore(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
 
 def is_sole_world(cuts: Cuts) -> bool:
     """Return whether one world without queues makes up all cuts: each of its checkpoints is consistent by itself."""
-    has_queues = bool(cuts.queues) or any(cut.queues for cut in cuts.kept_cuts)
-    return len({*worlds_of(cuts.kept_cuts), *cuts.lost_worlds}) == 1 and not has_queues
+    has_queues = bool(cuts.queue_names) or any(cut.queues for cut in cuts.kept_cuts)
+    return len({*worlds_of(cuts.kept_cuts), *cuts.worlds_without_cut}) == 1 and not has_queues
 
 
 def worlds_of(cuts: Iterable[Cut]) -> tuple[str, ...]:
     """Return the worlds with a checkpoint in any of these cuts."""
-    return tuple(dict.fromkeys(world for cut in cuts for world, _ in cut.marks))
+    return tuple(dict.fromkeys(world for cut in cuts for world, _ in cut.checkpoints))
 
 
 def checkpoints_in_cuts(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
     """Return the checkpoints of a world that cuts need, the one under way included."""
     role, _, rank = world.partition("/")
     members: Iterable[CutMember | None] = ()
-    if cuts.open is not None:
+    if cuts.open_cut is not None:
         # A rank that is a world of its own is not looked for among 10,000 others.
-        members = (cuts.open.ranks.get((role, int(rank))),) if rank else cuts.open.ranks.values()
-    marks = {member.mark for member in members if member and member.world == world and member.mark is not None}
-    return tuple(sorted({mark for cut in cuts.kept_cuts if (mark := cut.mark_of(world)) is not None} | marks))
+        members = (
+            (cuts.open_cut.members_by_key.get((role, int(rank))),) if rank else cuts.open_cut.members_by_key.values()
+        )
+    marks = {
+        member.saved_checkpoint
+        for member in members
+        if member and member.world == world and member.saved_checkpoint is not None
+    }
+    return tuple(sorted({mark for cut in cuts.kept_cuts if (mark := cut.checkpoint_of(world)) is not None} | marks))
 
 
 def worlds_restored_together(cuts: Cuts, worlds: frozenset[str]) -> tuple[str, ...]:
     """Return the other worlds that go back together with these: one of them alone would not fit the queues."""
-    cut_worlds = dict.fromkeys((*worlds_of(cuts.kept_cuts[-1:]), *cuts.lost_worlds))
+    cut_worlds = dict.fromkeys((*worlds_of(cuts.kept_cuts[-1:]), *cuts.worlds_without_cut))
     return tuple(world for world in cut_worlds if world not in worlds) if worlds & cut_worlds.keys() else ()

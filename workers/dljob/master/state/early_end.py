@@ -46,7 +46,7 @@ def ranks_in_words(role: str, ranks: Sequence[int]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def collective_of(traceback: str) -> str:
+def collective_in_traceback(traceback: str) -> str:
     """Return the function of `torch.distributed` that user code had called, by a traceback; empty: there is none."""
     return next((name for name in _TORCH_CALL.findall(traceback) if name not in WRAPPERS), "")
 
@@ -58,7 +58,9 @@ def has_gone_on_without(ended_rank: RankState, outcome: Outcome) -> bool:
     """
     is_further = outcome.step is not None and ended_rank.end_step is not None and outcome.step > ended_rank.end_step + 1
     return (
-        is_further and outcome.advanced is not None and outcome.advanced > ended_rank.ended_at + limits.SAME_FAILURE_S
+        is_further
+        and outcome.advanced is not None
+        and outcome.advanced > ended_rank.ended_at + limits.SAME_FAILURE_WINDOW_S
     )
 
 
@@ -117,7 +119,7 @@ def find_wait(
         return None
     first_rank = min(ended_ranks, key=lambda rank: ended_ranks[rank].at)
     step = ended_ranks[first_rank].step
-    late_at = ended_ranks[first_rank].at + limits.SAME_FAILURE_S
+    late_at = ended_ranks[first_rank].at + limits.SAME_FAILURE_WINDOW_S
     if step is not None and any(pace.step > step + 1 and pace.at > late_at for pace in paces.values()):
         return None  # they went on without it
     return HangFinding(first_rank, describe_early_end(role, step, waiting_ranks, looks[waiting_ranks[0]].second.call))

@@ -413,7 +413,7 @@ class DeliveriesFailed:
     rank: int
     incarnation: int
     items: tuple[tuple[str, int, bool], ...] = ()
-    row: int = 0
+    items_set_aside_in_a_row: int = 0
     """Items that were set aside before, with none acknowledged between, where the role pays."""
 
 

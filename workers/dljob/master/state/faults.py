@@ -25,7 +25,7 @@ class Failure:
     incarnation: int
     node: str
     outcome: Outcome
-    secondary: bool
+    reports_lost_peer: bool
     """Whether it only reports that a peer is gone."""
     ended_by_master: bool
     """Whether PrimeMaster itself ended the process."""
@@ -42,12 +42,12 @@ class Failure:
 class HeldEnd:
     """An end of a rank that only reports the loss of a peer, held back until the cause is known or the wait is over."""
 
-    number: int
+    arrival_number: int
     """Its place in the order of arrival."""
     incarnation: int
     outcome: Outcome
-    host_incarnation: int = 0
-    """Life of the host where its process ended; 0: the rank's user code ended, and its host lives."""
+    ended_host_incarnation: int = 0
+    """Incarnation of the host where its process ended; 0: the rank's user code ended, and its host lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class PeerInquiry:
     """The search among the living ranks of a torch world for the cause of ends that are held. Times: unix seconds."""
 
     since: float
-    until: float
+    ends_at: float
     """When the ends are handled, whether their cause is known or not."""
-    count: int = 0
+    held_end_count: int = 0
     """Number of held ends."""
     samples: tuple[PeerSample, ...] = ()
     """What was seen of the ranks that live."""
@@ -121,7 +121,7 @@ class FaultRecord:
     node: str = ""
     outcome: Outcome | None = None
     """Outcome of that rank, with the evidence."""
-    secondary: bool = False
+    reports_lost_peer: bool = False
     """Whether it only reports that a peer was gone."""
     rule: str = ""
     """Name of the rule that classified the failure; empty: none did."""

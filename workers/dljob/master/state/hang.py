@@ -355,7 +355,7 @@ def with_witnesses(finding: HangFinding, hanging: Mapping[int, str], sampled: It
     return HangFinding(None, f"{finding.message}; witnesses say that ranks {ranks} hang")
 
 
-def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
+def collective_timeout_warning(comm_timeout_s: float, policy: HangPolicy) -> str:
     """Return a warning that torch's collective timeout ends before the hang bounds; empty: it does not.
 
     Then all peers fail with a timeout that names no culprit, before PrimeMaster can name it.

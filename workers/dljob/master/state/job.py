@@ -14,7 +14,7 @@ from dljob.plan.model import JobPlan
 from dljob.plan.role import HostKind, RolePlan
 from dljob.spec.model import DLJobSpec, FaultTolerance
 
-STORE_INDEX = -1
+STORE_HOST_INDEX = -1
 """Index of the host that serves a role's torch store. Negative, since hosts that run ranks count from 0."""
 
 
@@ -27,9 +27,9 @@ class RoleFacts:
     """Name prefix of its units: "<series>/<group>"."""
     dependents: tuple[str, ...]
     """Roles whose `dependsOn` names this role."""
-    first_wave: bool
+    starts_with_job: bool
     """Whether it waits for no role to complete, even indirectly. The job runs once all such roles are ready."""
-    coupled_roles: tuple[str, ...] = ()
+    roles_taken_along: tuple[str, ...] = ()
     """Roles that restart as a whole whenever any of its ranks restarts: those that its restartPolicy.with names, and
     those that these name in turn. The role itself is one of them where the names lead back to it."""
     restart_partners: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class RoleFacts:
     def hosts(self) -> Iterator[HostId]:
         """Yield all hosts of the role; in a torch world first the store's host, which all ranks need."""
         if self.is_torch_world:
-            yield HostId(self.plan.name, STORE_INDEX)
+            yield HostId(self.plan.name, STORE_HOST_INDEX)
         for index in dict.fromkeys(rank // self.ranks_per_host for rank in self.ranks):
             yield HostId(self.plan.name, index)
 
@@ -127,8 +127,8 @@ class Job:
                 plan=role,
                 series=self.plan.units.of_role(name).name,
                 dependents=tuple(user for user, p in plans.items() if any(name == dep for dep, _ in p.depends_on)),
-                first_wave=name not in late,
-                coupled_roles=coupled[name],
+                starts_with_job=name not in late,
+                roles_taken_along=coupled[name],
                 restart_partners=_restart_partners(coupled, name),
             )
             for name, role in plans.items()

@@ -14,21 +14,21 @@ NODES_S = 10.0
 
 It applies to clusters that are not created for the job: the number of nodes that will join is unknown.
 """
-RESTART_S = 600.0
+RESTART_TIME_LIMIT_S = 600.0
 """Time limit of a restart, from the end of its backoff to all ranks ready; after it the next larger level is tried."""
-GRACE_S = 5.0
+JOB_END_GRACE_S = 5.0
 """Grace period of healthy ranks at the end of a job."""
 SIGTERM_GRACE_S = 30.0
 """Grace period of a script after SIGTERM when it restarts because a peer failed, as with torchrun: it may save."""
-STOP_S = 10.0
+HOST_STOP_S = 10.0
 """Time that a host may take beyond the grace period to end its ranks; after it the host is killed."""
-LEAVE_S = 10.0
+LEAVE_GROUP_S = 10.0
 """Time that a rank may take to leave its torch group and keep its process; after it the process is replaced."""
-RELEASE_S = 30.0
+RELEASE_AGAIN_S = 30.0
 """Time without an answer after which the release of the job is ordered again."""
-SAME_FAILURE_S = 5.0
+SAME_FAILURE_WINDOW_S = 5.0
 """Window in which failures of one role on one node, of processes older than the first failure, count as one."""
-PEER_LOOK_S = 0.5
+PEER_SAMPLE_DELAY_S = 0.5
 """Time after the first report of a lost peer after which the living ranks of its world are looked at: most causes have
 reported themselves by then."""
 PEER_WAIT_S = 8.0
@@ -36,9 +36,9 @@ PEER_WAIT_S = 8.0
 LOCAL_PEER_WAIT_S = 12.0
 """The same where a rank has lost a connection of the user's own within its machine: nobody is looked at for it, since
 another rank need not be in a call of torch, so that only the end of the rank that closed it can tell."""
-EARLY_END_S = 1.0
+EARLY_END_WAIT_S = 1.0
 """The same where a rank of the world has ended with code 0: only a death that is not reported yet is waited for."""
-NOTICE_S = 150.0
+ANNOUNCED_END_WINDOW_S = 150.0
 """Window after a node's announced departure, or its deadline, in which ends of its processes are attributed to it."""
 DEPART_S = 30.0
 """Assumed time until an announced node is gone, where no deadline is given: the default of Kubernetes and of Ray."""
@@ -59,7 +59,7 @@ VAIN_S = 600.0
 """A growth that is lost again within this time was in vain: the role waits twice as long before the next one."""
 GROW_DOUBLINGS = 6
 """Largest number of such doublings (64 times), so that a role does not give up growing for good."""
-LATE_CAUSE_S = 60.0
+LATE_CAUSE_WINDOW_S = 60.0
 """Window after a failure in which news about its node is recorded as its cause."""
 ADMIT_BACKOFF_S = 1.0
 """First wait after a refused reservation; it doubles up to ADMIT_BACKOFF_MAX_S."""

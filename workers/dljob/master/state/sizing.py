@@ -10,8 +10,7 @@ class Sizing:
     """State of a role whose number of ranks may change. Times are unix seconds.
 
     A growth, or a change that a user asked for, has up to three steps: `move_at` (nodes settle), `save_by` (copies are
-    flushed to disk), and in a role that restarts in process `parting` (all ranks leave user code). A loss has one:
-    `shrink_at`.
+    flushed to disk), and in a role that restarts in process `all_leave_user_code`. A loss has one: `shrink_at`.
     """
 
     size: int
@@ -26,7 +25,7 @@ class Sizing:
     """When the change begins."""
     save_by: float | None = None
     """Deadline for the copies of its ranks to come to disk before the change."""
-    parting: bool = False
+    all_leave_user_code: bool = False
     """Whether all ranks are leaving user code, keeping their processes, for a world of another size."""
     resized: float | None = None
     """When the size last changed."""

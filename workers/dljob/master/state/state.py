@@ -18,7 +18,7 @@ from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import Departure, DomainMove, FaultRecord, HeldEnd, Notice, PeerInquiry
 from dljob.master.state.job import Job
 from dljob.master.state.ledger import Ledger
-from dljob.master.state.memory_overrides import Grants
+from dljob.master.state.memory_overrides import MemoryOverrides
 from dljob.master.state.pairing import RoleCheck
 from dljob.master.state.problems import StandingProblem
 from dljob.master.state.shard_table import ShardTable
@@ -33,6 +33,8 @@ DERIVED = {"derived": True}
 
 RankKey: TypeAlias = tuple[str, int]
 """(role, rank)."""
+WHOLE_WORLD = -1
+"""Stands for a rank in the key of a failure that counts for all ranks of a torch world."""
 SpareKey: TypeAlias = tuple[str, str, int]
 """(role, node, slot)."""
 
@@ -295,7 +297,7 @@ class RoleState:
     """Whether its hosts were ordered."""
     was_ready: bool = False
     """Whether all its ranks were ready at once, or it completed: the condition of `dependsOn: Ready`."""
-    backoff_count: int = 0
+    incidents_in_backoff: int = 0
     """Number of incidents that wait out their backoff; a torch world does not start while there is one."""
     generation: int = 0
     """Count of the starts of the role as a whole: of its torch world, or of an Elastic role without one."""
@@ -328,20 +330,20 @@ class Incident:
     """Target of the restart, as messages name it: "job", a role, or "<role>/<rank>"."""
     reason: str
     members: tuple[RankKey, ...]
-    pending_count: int
+    unready_count: int
     """Number of members that are not ready again and belong to no later incident."""
     detected_at: float
-    due_at: float
+    backoff_until: float
     """End of the backoff, when the restart is launched."""
     deadline: float
     """When the restart counts as failed and the next larger level is tried."""
     replaces_hosts: bool
     """Whether hosts whose process lives are replaced as well."""
-    launched: bool = False
+    is_launched: bool = False
     """Whether the backoff is over and the members may start."""
     stop_by: float | None = None
     """When hosts are killed whose ranks were asked to end and did not."""
-    faults: tuple[int, ...] = ()
+    fault_numbers: tuple[int, ...] = ()
     """Numbers of the faults that count as recovered when it ends."""
 
 
@@ -381,11 +383,11 @@ class ErrorMemory:
     step: int | None
     code: int | None = None
     at: float = 0.0
-    ready: bool = False
+    was_ready: bool = False
     """Whether the process was ready before it ended."""
-    short_incarnations: int = 0
+    short_incarnation_count: int = 0
     """Number of consecutive incarnations that ended soon after their start, this one included."""
-    finished: int = 0
+    finished_count: int = 0
     """Of a hang: number of steps, calls and items that the process had finished."""
 
 
@@ -473,12 +475,14 @@ class JobState:
     exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])  # by node id
     replaced: int = 0  # count of nodes that units left, for the status
     held_unit_count: int = 0  # units held
-    live: int = 0  # ranks with a process
+    live_rank_count: int = 0  # ranks with a process
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
     marks: Map[str, tuple[BudgetMark, ...]] = field(
         default_factory=Map[str, tuple[BudgetMark, ...]]
     )  # failures and restarts that budgets count, by budget key
-    errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])  # of a torch world: rank -1
+    last_errors: Map[RankKey, ErrorMemory] = field(
+        default_factory=Map[RankKey, ErrorMemory]
+    )  # of a torch world: rank -1
     # Every command seen, so that one that is sent again does nothing: id -> kind and target.
     commands: Map[str, str] = field(default_factory=Map[str, str])
     restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
@@ -498,11 +502,11 @@ class JobState:
     ledger: Ledger = field(default_factory=Ledger)  # account of the time of all ranks
     checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # node checks, by role
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
-    moving: DomainMove | None = None  # None: no servers finish before their units go to another domain
+    domain_move: DomainMove | None = None  # None: no servers finish before their units go to another domain
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
     cuts: Cuts = field(default_factory=Cuts)
     feeds: Map[str, ShardTable] = field(default_factory=Map[str, ShardTable])  # data sets, by name
-    grants: Grants = field(default_factory=Grants)  # memory raised above the spec's
+    memory_overrides: MemoryOverrides = field(default_factory=MemoryOverrides)  # memory raised above the spec's
     sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # elastic roles, by role
     groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # by pending group: owner, why
     stalls: tuple[Stall, ...] = ()  # those that stand now, the oldest first

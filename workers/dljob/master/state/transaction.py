@@ -19,7 +19,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure, DomainMove, Failure, FaultRecord, HeldEnd, Notice, PeerInquiry
 from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
-from dljob.master.state.memory_overrides import Grants
+from dljob.master.state.memory_overrides import MemoryOverrides
 from dljob.master.state.node_names import in_words, node_targets
 from dljob.master.state.pairing import RoleCheck
 from dljob.master.state.problems import StandingProblem
@@ -85,7 +85,7 @@ class NodeDeparture:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TransactionChanges:
     """The ranks, roles and spares whose ledger account may have changed in this transition.
 
     It bounds the ledger's work by what an event touched, not by the size of the job.
@@ -94,9 +94,9 @@ class Touched:
     ranks: set[RankKey] = field(default_factory=set[RankKey])
     roles: set[str] = field(default_factory=set[str])
     spares: set[SpareKey] = field(default_factory=set[SpareKey])
-    resumed: set[RankKey] = field(default_factory=set[RankKey])
+    resumed_ranks: set[RankKey] = field(default_factory=set[RankKey])
     """Ranks of a stall that ended by itself: what it took goes back to the account that they had before it."""
-    began: dict[RankKey, float] = field(default_factory=dict[RankKey, float])
+    first_work_at: dict[RankKey, float] = field(default_factory=dict[RankKey, float])
     """Rank -> when its process did its first work (unix seconds), where this transition learns of it."""
 
 
@@ -119,10 +119,10 @@ class StateTransaction:
     exclusions: Map[str, Exclusion]
     replaced: int
     held_unit_count: int
-    live: int
+    live_rank_count: int
     incidents: Map[int, Incident]
     marks: Map[str, tuple[BudgetMark, ...]]
-    errors: Map[RankKey, ErrorMemory]
+    last_errors: Map[RankKey, ErrorMemory]
     commands: Map[str, str]
     restarts: Map[str, int]
     notices: Map[str, Notice]
@@ -143,8 +143,8 @@ class StateTransaction:
     cuts: Cuts
     feeds: Map[str, ShardTable]
     departures: Map[str, Departure]
-    moving: DomainMove | None
-    grants: Grants
+    domain_move: DomainMove | None
+    memory_overrides: MemoryOverrides
     sizes: Map[str, Sizing]
     groups: Map[str, tuple[str, str]]
     stalls: tuple[Stall, ...]
@@ -161,9 +161,9 @@ class StateTransaction:
         self.now = now
         self.actions: list[Action] = []
         self.reasons: list[str] = []
-        self.leaving: dict[str, NodeDeparture] = {}
+        self.node_departures: dict[str, NodeDeparture] = {}
         """Nodes that a rule says to leave. They are left once, after the event's handler (`nodes.leave_by_rule`)."""
-        self.touched = Touched()
+        self.changes = TransactionChanges()
         self._mutated = False
 
     def freeze(self) -> JobState:
@@ -238,7 +238,7 @@ class StateTransaction:
             self.wake = deadline
 
     @contextmanager
-    def many(self) -> Generator[None]:
+    def batch_changes(self) -> Generator[None]:
         """Batch changes of ranks and hosts into one mutation of each map: a third of the cost of single changes.
 
         Inside, the maps can be read by key and set, but not iterated.
@@ -262,15 +262,15 @@ class StateTransaction:
             old_counter, new_counter = _COUNTER[old_state.phase], _COUNTER[new_state.phase]
             counts = {old_counter: getattr(role, old_counter) - 1, new_counter: getattr(role, new_counter) + 1}
             self.roles = self.roles.set(key[0], evolve(role, **counts))
-            self.live += new_state.phase.live - old_state.phase.live
+            self.live_rank_count += new_state.phase.live - old_state.phase.live
         self.ranks = self.ranks.set(key, new_state) or self.ranks  # `MapMutation.set` returns None and changes in place
-        self.touched.ranks.add(key)
+        self.changes.ranks.add(key)
 
     def set_host(self, host: HostId, new: HostState) -> None:
         """Replace a host, and update its role's count of ready hosts."""
         if host.index >= 0:
             for rank in self.job.roles[host.role].ranks_of(host.index):
-                self.touched.ranks.add((host.role, rank))
+                self.changes.ranks.add((host.role, rank))
         change = (new.phase is HostPhase.READY) - (self.hosts[host].phase is HostPhase.READY)
         if change and host.index >= 0:
             role = self.roles[host.role]
@@ -284,7 +284,7 @@ class StateTransaction:
         # Before admission the account of a rank does not depend on its own unit.
         if self.is_admitted:
             for role, group in self.job.plan.units[name].members:
-                self.touched.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
+                self.changes.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
 
     def put_unit(self, name: str, new: UnitState) -> None:
         """Replace a unit, or add one that is not held, and update the indices: units without a place, and by node."""
@@ -306,13 +306,13 @@ class StateTransaction:
 
     def set_role(self, role: str, new: RoleState) -> None:
         """Replace a role's own fields."""
-        self.touched.roles.add(role)
+        self.changes.roles.add(role)
         self.roles = self.roles.set(role, new)
 
     def set_spare(self, key: SpareKey, new: SpareState | None) -> None:
         """Replace a spare; None: forget it."""
         self.spares = self.spares.delete(key) if new is None else self.spares.set(key, new)
-        self.touched.spares.add(key)
+        self.changes.spares.add(key)
 
     def next_serial(self) -> int:
         """Return a number that no incident and no fault had before."""

@@ -126,7 +126,7 @@ class PeerSample:
 
     rank: int
     incarnation: int
-    away: str = ""
+    absence_text: str = ""
     """What it does outside of the collective that its peers were in, such as "it works in user code at a.py:3 in f"."""
     stacks: str = ""
     """Path of the file with its stacks."""

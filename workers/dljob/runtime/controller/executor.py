@@ -20,8 +20,8 @@ from dljob.linux.interpreter import launcher
 from dljob.master.persistence.superseded import lasting
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
-from dljob.master.state.job import STORE_INDEX
-from dljob.master.state.memory_overrides import unit_of
+from dljob.master.state.job import STORE_HOST_INDEX
+from dljob.master.state.memory_overrides import unit_with_memory
 from dljob.master.state.views import HostId
 from dljob.plan.model import JobPlan
 from dljob.plan.role import HostKind, RolePlan
@@ -232,7 +232,7 @@ class Executor:
         try:
             async with self._admission.turn():
                 # With the memory that was raised after OOM kills (ADR 34), which the plan does not have.
-                unit = unit_of(self._plan, action.unit, action.memory)
+                unit = unit_with_memory(self._plan, action.unit, action.memory)
                 await self._backend.reserve(unit, action.node, name, action.deadline_s)
         except ReservationRefusedError as error:
             event = ev.UnitRefused(action.unit, action.token, error.message)
@@ -330,7 +330,9 @@ class Executor:
             self.numbers(),
         )
         host = action.host
-        if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE_INDEX))):
+        if self._plan.roles[host.role].sub_master and (
+            store := self.hosts.actor_of(HostId(host.role, STORE_HOST_INDEX))
+        ):
             await self.hosts.tell(store, "start", order)  # first: the sub-master knows the ranks before they call it
         await self.hosts.tell(action.actor, "start", order)
 
@@ -349,7 +351,7 @@ class Executor:
             await self.hosts.tell(actor, "stop", order)
 
     async def _leave(self, action: ac.LeaveGroup) -> None:
-        order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason, action.parts)
+        order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason, action.drops_rank)
         await self.hosts.tell(action.actor, "leave_group", order)
 
     async def _load(self, action: ac.LoadWeights) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dljob.master.state import events as ev
 from dljob.master.state import slowness
-from dljob.master.state.memory_overrides import memory_of
+from dljob.master.state.memory_overrides import planned_memory_of
 from dljob.master.state.problems import SLOWNESS
 from dljob.master.state.slowness import (
     Look,
@@ -182,7 +182,7 @@ class SlownessWatch:
             rank_state = state.ranks[role, rank]
             if rank_state.phase is not RankPhase.READY or rank_state.incarnation != readings.incarnation:
                 continue
-            limit = memory_of(state.job.plan, role) / GRAIN / 2**20
+            limit = planned_memory_of(state.job.plan, role) / GRAIN / 2**20
             if (role, rank) in self._idle:
                 if slow := slowness.exceeds(readings, limit):
                     slow_ranks[reasons.MEMORY_EXCEEDED, role][rank] = slow

@@ -389,7 +389,7 @@ def _vanished(outcome: Outcome) -> bool:
 
 
 def _blames(outcome: Outcome) -> bool:
-    return not outcome.ok and causes.classify(outcome).secondary
+    return not outcome.ok and causes.classify(outcome).reports_lost_peer
 
 
 def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ...]) -> ev.HostReady | ev.SpareReady:

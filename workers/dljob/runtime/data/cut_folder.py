@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dljob.master.start import shards
 from dljob.master.state.checkpoint_ids import CheckpointId
-from dljob.master.state.cuts import KEPT, Cut, CutQueue
+from dljob.master.state.cuts import MAX_KEPT_CUTS, Cut, CutQueue
 from dljob.master.state.shard_table import ShardTable
 from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint.sealed import DamagedError, NewerFormatError, seal, unseal
@@ -96,7 +96,7 @@ class CutFolder:
                 continue
             except (OSError, DamagedError, ValueError, TypeError, KeyError) as error:
                 damaged.append((int(number), f"{path} cannot be read: {error}"))
-        whole = tuple(sorted(cuts, key=lambda one: one.number)[-KEPT:])
+        whole = tuple(sorted(cuts, key=lambda one: one.number)[-MAX_KEPT_CUTS:])
         worlds = () if whole or not damaged else self._worlds()
         return FoundCuts(whole, tuple(sorted(damaged)), worlds, feeds[whole[-1].number] if whole else ())
 
@@ -129,5 +129,5 @@ def _is_newer(manifest: Path) -> bool:
 
 def _body(cut: Cut) -> dict[str, object]:
     queues = [[one.name, one.path, one.items, one.bytes, one.crc] for one in cut.queues]
-    marks = [[world, mark.json()] for world, mark in cut.marks]
+    marks = [[world, mark.json()] for world, mark in cut.checkpoints]
     return {"version": VERSION, "number": cut.number, "at": cut.at, "marks": marks, "queues": queues}

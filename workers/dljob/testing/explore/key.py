@@ -93,7 +93,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
     # Numbers of incidents grow with the history; only their order matters.
     number = {incident: i for i, incident in enumerate(sorted(s.incidents), 1)}
     # Just beyond the limit: how far beyond makes no difference to a decision.
-    verdict, join = s.verdict, limits.SAME_FAILURE_S + 1
+    verdict, join = s.verdict, limits.SAME_FAILURE_WINDOW_S + 1
     return (
         s.phase.value,
         tuple((stall.name, stall.ranks, stall.hung) for stall in s.stalls),
@@ -108,7 +108,8 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         ),
         frozenset((key, r.addresses, r.serving) for key, r in s.ranks.items() if r.addresses),
         frozenset(
-            (key, m.error_type, m.frame, m.code, m.step, m.ready, m.short_incarnations) for key, m in s.errors.items()
+            (key, own.error_type, own.frame, own.code, own.step, own.was_ready, own.short_incarnation_count)
+            for key, own in s.last_errors.items()
         ),
         frozenset((host, *_host(own, now)) for host, own in s.hosts.items()),
         s.units,
@@ -124,18 +125,18 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.gone_at, now))
             for name, x in s.departures.items()
         ),
-        s.moving and (s.moving.units, _from(s.moving.finish_by, now)),
+        s.domain_move and (s.domain_move.units, _from(s.domain_move.finish_by, now)),
         frozenset(
             # Before the launch only the time when it is due counts, after it the deadlines.
-            (number[n], i.level.value, i.role, i.members, i.pending_count, i.replaces_hosts, i.launched)
-            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due_at, now),) * 2)
+            (number[n], i.level.value, i.role, i.members, i.unready_count, i.replaces_hosts, i.is_launched)
+            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.is_launched else (_from(i.backoff_until, now),) * 2)
             for n, i in s.incidents.items()
         ),
         _held_ends(s, now),
         _marks(s, now),
         frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
         frozenset(s.commands),
-        s.grants,
+        s.memory_overrides,
         frozenset(_sizing(role, own, now) for role, own in s.sizes.items()),
         verdict and (verdict.ok, verdict.suspends, verdict.reason),
         verdict and (_from(verdict.kill_at, now), _from(verdict.release_at, now)),
@@ -151,7 +152,7 @@ def _weights(own: RankState, now: float) -> RankWeights | None:
 
 
 def _host(own: HostState, now: float) -> tuple[Any, ...]:
-    since = _since(own.process_ordered_at, now, limits.SAME_FAILURE_S + 1)
+    since = _since(own.process_ordered_at, now, limits.SAME_FAILURE_WINDOW_S + 1)
     process = own.phase.value, own.incarnation, since, own.node, own.actor, own.previous_actor
     return (*process, own.address, own.slots, own.unconfirmed)
 
@@ -164,7 +165,7 @@ def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:
         own.want,
         own.target,
         own.vain,
-        own.parting,
+        own.all_leave_user_code,
         own.leaving,
         own.coming,
         *past,
@@ -182,11 +183,11 @@ def _search(s: JobState, now: float) -> tuple[Any, ...]:
 
 def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
     """Return the ends whose cause is looked for, in the order of their arrival, and until when it is."""
-    ends = sorted(s.held_ends.items(), key=lambda item: item[1].number)
+    ends = sorted(s.held_ends.items(), key=lambda item: item[1].arrival_number)
     inquiries = sorted(s.inquiries.items())
     return (
-        tuple((key, end.incarnation, end.host_incarnation) for key, end in ends),
-        tuple((role, _from(own.until, now), own.samples) for role, own in inquiries),
+        tuple((key, end.incarnation, end.ended_host_incarnation) for key, end in ends),
+        tuple((role, _from(own.ends_at, now), own.samples) for role, own in inquiries),
     )
 
 
@@ -196,7 +197,7 @@ def _marks(s: JobState, now: float) -> frozenset[Any]:
         (
             key,
             len(marks),
-            *((_since(m.at, now, limits.SAME_FAILURE_S + 1), m.node) for m in marks if key.startswith("fail:")),
+            *((_since(m.at, now, limits.SAME_FAILURE_WINDOW_S + 1), m.node) for m in marks if key.startswith("fail:")),
         )
         for key, marks in s.marks.items()
     )

@@ -24,7 +24,7 @@ from dljob.master.failure import cuts as core
 from dljob.master.start import shards
 from dljob.master.state import shard_table
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, Saves
-from dljob.master.state.cuts import KEPT, Cut, CutQueue, Cuts, restorable_checkpoints
+from dljob.master.state.cuts import MAX_KEPT_CUTS, Cut, CutQueue, Cuts, restorable_checkpoints
 from dljob.master.state.events import CheckpointDecided, CutDamaged, CutsFound
 from dljob.master.state.evolve import evolve
 from dljob.testing.world.fault_schedule import chance
@@ -101,7 +101,7 @@ class CutCore:
         """Commit a cut: all of it is on disk."""
         marks = tuple((world, CheckpointId(RunId(1, 1), number)) for world in WORLDS)
         made = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
-        self.d.cuts = evolve(self.cuts, last=number, kept_cuts=(*self.cuts.kept_cuts, made)[-KEPT:])
+        self.d.cuts = evolve(self.cuts, last_number=number, kept_cuts=(*self.cuts.kept_cuts, made)[-MAX_KEPT_CUTS:])
         shards.settle_oldest_cut(self.d, self.cuts.kept_cuts[0].number)
 
     def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
@@ -429,14 +429,16 @@ class CutStory:
             self.end(self.driver, HolderEnd.LOST)
             self.end(self.trainer, HolderEnd.LOST)
         self.epoch, self.restores = self.epoch + 1, self.restores + 1
-        before, epoch = self.core.cuts.kept_cuts, self.core.cuts.epoch
+        before, epoch = self.core.cuts.kept_cuts, self.core.cuts.restore_count
         chosen = self.decide()
         self.passed += self.core.cuts.kept_cuts != before
         self.anew += bool(before and not self.core.cuts.kept_cuts)
         states = {
             world: self.files[mark.step][world] if mark is not None else FRESH[world] for world, mark in chosen.items()
         }
-        if self.core.cuts.epoch == epoch:  # there has been no cut: all begins anew, the queues of this model as well
+        if (
+            self.core.cuts.restore_count == epoch
+        ):  # there has been no cut: all begins anew, the queues of this model as well
             self.core.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
         back = self.core.cuts.restored_cut
         # A queue knows what it set aside, and that of another head by its cut alone, which has the key and no item.

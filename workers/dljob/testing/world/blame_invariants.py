@@ -16,14 +16,14 @@ def check_blame(state: JobState, now: float) -> Iterator[str]:
     """
     for role, inquiry in state.inquiries.items():
         held = sum(key[0] == role for key in state.held_ends)
-        if held != inquiry.count:
-            yield f"blame: {role} counts {inquiry.count} held ends, and has {held}"
-        if now > inquiry.until and state.verdict is None:
+        if held != inquiry.held_end_count:
+            yield f"blame: {role} counts {inquiry.held_end_count} held ends, and has {held}"
+        if now > inquiry.ends_at and state.verdict is None:
             yield f"blame: the ends of {role} are held beyond their time"
     for fault in state.faults:
         role = fault.rank.rpartition("/")[0]
         is_torch_world = role in state.job.roles and state.job.roles[role].is_torch_world
-        if fault.secondary and not fault.root_number and is_torch_world:
+        if fault.reports_lost_peer and not fault.root_number and is_torch_world:
             yield from _waited_for(state, role, fault)
 
 

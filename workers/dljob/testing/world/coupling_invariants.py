@@ -11,15 +11,15 @@ from dljob.testing.world.state import WorldState
 def meet(w: WorldState, running: Running) -> None:
     """Record with which ranks a starting one runs, where one of the two is to restart with the other."""
     for other in _live(w):
-        if other.role in w.job.roles[running.role].coupled_roles:
+        if other.role in w.job.roles[running.role].roles_taken_along:
             w.met.add((other, running))
-        if running.role in w.job.roles[other.role].coupled_roles:
+        if running.role in w.job.roles[other.role].roles_taken_along:
             w.met.add((running, other))
 
 
 def outlived(w: WorldState, running: Running) -> Iterator[str]:
     """Yield the live ranks of coupled roles that ran with an earlier incarnation of a rank that starts."""
-    coupled = w.job.roles[running.role].coupled_roles
+    coupled = w.job.roles[running.role].roles_taken_along
     for other in _live(w) if coupled else ():
         for rank, peer in w.met if other.role in coupled else ():
             same = (peer.role, peer.rank) == (running.role, running.rank)
@@ -32,7 +32,7 @@ def outlived(w: WorldState, running: Running) -> Iterator[str]:
 
 def _live(w: WorldState) -> Iterator[Running]:
     """Yield the ranks that run in reachable processes; those of a silent node end by their lease."""
-    if any(facts.coupled_roles for facts in w.job.roles.values()):
+    if any(facts.roles_taken_along for facts in w.job.roles.values()):
         for process in w.processes.values():
             if w.reachable(process.node):
                 yield from process.ranks

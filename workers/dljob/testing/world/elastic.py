@@ -9,7 +9,7 @@ from typing import Any
 
 from dljob.master.failure.ending import is_unfinished
 from dljob.master.placement import resizing
-from dljob.master.start.starting import is_completed
+from dljob.master.start.starting import is_role_completed
 from dljob.master.state.events import Commanded
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import HostPhase, JobState, Phase, RankKey, RankPhase
@@ -185,7 +185,7 @@ def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterato
     d.nodes = nodes
     for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():
         # Otherwise the resize is decided, or waits for copies to be saved.
-        if own.want != own.size and own.move_at is None and own.save_by is None and not is_completed(d, role):
+        if own.want != own.size and own.move_at is None and own.save_by is None and not is_role_completed(d, role):
             able = own.want if own.want < own.size else resizing.largest_size(d, role, own.want).sizes[role]
             if able != own.size:
                 yield f"elastic: {role} stays at {own.size} ranks, it could have {able} of {own.want}"

@@ -13,7 +13,7 @@ from dljob.master.placement import elastic
 from dljob.master.state.actions import Action
 from dljob.master.state.events import RankEnded, RankReady, RankServes, WeightsLoaded
 from dljob.master.state.evolve import evolve
-from dljob.master.state.memory_overrides import Overrides, unit_of
+from dljob.master.state.memory_overrides import Overrides, unit_with_memory
 from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
@@ -197,7 +197,7 @@ class Surroundings:
         if found is None:
             return False
         free = dict(found.view.free)
-        for name, amount in unit_of(self.plan, unit, given).demand:
+        for name, amount in unit_with_memory(self.plan, unit, given).demand:
             free[name] = free.get(name, 0) - times * amount
             if free[name] < 0:
                 return False

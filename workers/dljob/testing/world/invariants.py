@@ -221,8 +221,8 @@ def _counts(state: JobState) -> Iterator[str]:
                 yield f"count: {name} has {count} {phase.value}, not {kept_count}"
         if role.ready_host_count != ready[name]:
             yield f"count: {name} has {ready[name]} hosts ready, not {role.ready_host_count}"
-    if state.live != live:
-        yield f"count: {live} ranks live, not {state.live}"
+    if state.live_rank_count != live:
+        yield f"count: {live} ranks live, not {state.live_rank_count}"
     held = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
     if state.held_unit_count != held:
         yield f"count: {held} units held, not {state.held_unit_count}"
@@ -242,12 +242,12 @@ def _banned(state: JobState) -> Iterator[str]:
 
 def _granted(w: WorldState) -> Iterator[str]:
     """A unit's reservation has the memory that PrimeMaster granted."""
-    given = w.known.grants
+    given = w.known.memory_overrides
     # Few jobs let memory grow, and the others have nothing to compare.
     for key, node in w.groups.items() if w.granted or given.overrides else ():
         own = w.known.units[key[0]]
         if own.phase is UnitPhase.HELD and own.token == key[1]:
-            has, meant = w.granted.get(key, ()), memory_overrides.overrides_of(given, key[0])
+            has, meant = w.granted.get(key, ()), memory_overrides.overrides_of_unit(given, key[0])
             if has != meant:
                 yield f"memory: {key[0]} has {has} on {node}, and was given {meant}"
 
@@ -259,17 +259,17 @@ def _incidents(state: JobState) -> Iterator[str]:
         if incident not in state.incidents and state.verdict is None:
             yield f"incident: {key} belongs to {incident}, which is over"
     for number, incident in state.incidents.items():
-        if incident.pending_count != members[number] or incident.pending_count <= 0:
-            yield f"incident: {number} waits for {incident.pending_count}, {members[number]} belong to it"
+        if incident.unready_count != members[number] or incident.unready_count <= 0:
+            yield f"incident: {number} waits for {incident.unready_count}, {members[number]} belong to it"
     if state.phase is Phase.RUNNING and state.incidents:
         yield "incident: the job runs while something is being restarted"
     if state.verdict is None:
         for name, role in state.roles.items():
             hold = sum(
-                not i.launched and any(member == name for member, _ in i.members) for i in state.incidents.values()
+                not i.is_launched and any(member == name for member, _ in i.members) for i in state.incidents.values()
             )
-            if role.backoff_count != hold:
-                yield f"hold: {name} is held back by {hold}, not {role.backoff_count}"
+            if role.incidents_in_backoff != hold:
+                yield f"hold: {name} is held back by {hold}, not {role.incidents_in_backoff}"
             if role.stop_by is not None and not role.stopping_count:
                 yield f"stop: {name} waits for ranks that have ended, and begins anew never"
 
@@ -289,7 +289,7 @@ def _budgets(w: WorldState) -> Iterator[str]:
         most = policy.max_restarts if key == "job" else getattr(w.job.plan.roles.get(key), "max_restarts", recent)
         if recent > most:
             yield f"budget: {key} used {recent} of {most}"
-    if any(count < 0 for count in state.restarts.values()) or state.held_unit_count < 0 or state.live < 0:
+    if any(count < 0 for count in state.restarts.values()) or state.held_unit_count < 0 or state.live_rank_count < 0:
         yield "budget: a count is negative"
 
 

@@ -35,7 +35,7 @@ def _repeats_twice(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
     """A rank that failed in the same way in two incarnations in a row, by its own fault, gets no third one."""
     for name in {fault.rank for fault in heard}:
         # A secondary failure follows from that of another rank.
-        mine = sorted((f for f in heard if f.rank == name and not f.secondary), key=lambda f: f.incarnation)
+        mine = sorted((f for f in heard if f.rank == name and not f.reports_lost_peer), key=lambda f: f.incarnation)
         for first, second in pairwise(mine):
             own = second.outcome is not None and second.outcome.error_type in _OWN
             if own and second.incarnation == first.incarnation + 1 and _same(state, first, second):

@@ -204,7 +204,7 @@ def _unlike(w: WorldState, state: JobState) -> Iterator[str]:
 def _never_ends(w: WorldState, state: JobState) -> Iterator[str]:
     """A server that ignores its drain is ended after a while: PrimeMaster's timer says when."""
     drain_s = max(plan.drain_s for plan in state.job.plan.roles.values())
-    most = drain_s + limits.SIGTERM_GRACE_S + limits.STOP_S + SLACK_S
+    most = drain_s + limits.SIGTERM_GRACE_S + limits.HOST_STOP_S + SLACK_S
     for (role, rank, _), (_, last) in w.asked.items():
         if state.ranks[role, rank].phase is RankPhase.STOPPING and (state.wake is None or state.wake > last + most):
             yield f"drain: {role}/{rank} may drain for ever, it was asked at {last}"

@@ -60,9 +60,9 @@ def take_cut(w: WorldState, f: FaultMove) -> None:
     """The trainer takes part in a cut, which is committed unless something of it is late."""
     del f
     incarnation, restored = _trainer(w)
-    if w.state is None or not restored or w.known.cuts.open is not None:
+    if w.state is None or not restored or w.known.cuts.open_cut is not None:
         return
-    role, number = w.job.drivers[0], w.known.cuts.last + 1
+    role, number = w.job.drivers[0], w.known.cuts.last_number + 1
     mark = CheckpointId(RunId(1, incarnation), number)
     w.cut_versions[number] = w.versions[0]
     for event in (

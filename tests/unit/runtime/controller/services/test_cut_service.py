@@ -59,7 +59,7 @@ class Master:
         job = SimpleNamespace(drivers=("t",), roles={"t": facts})
         hosts = {0: SimpleNamespace(actor="host-0")}
         self.state: Any = SimpleNamespace(
-            cuts=Cuts(queues=names, tokens=tuple((name, "one") for name in names)),
+            cuts=Cuts(queue_names=names, folder_tokens=tuple((name, "one") for name in names)),
             job=job,
             ranks={("t", 0): None},
             hosts=hosts,
@@ -85,8 +85,8 @@ class Master:
 
     def cut(self, **changes: Any) -> OpenCut:
         made = OpenCut(1, 90.0, "t/0", ranks_of(CutMember("t", 0, 3, "t")), 1)
-        self.state.cuts = evolve(self.state.cuts, last=1, open=evolve(made, **changes))
-        return self.state.cuts.open
+        self.state.cuts = evolve(self.state.cuts, last_number=1, open_cut=evolve(made, **changes))
+        return self.state.cuts.open_cut
 
 
 @pytest.fixture
@@ -101,15 +101,17 @@ async def test_queues_begin_then_ranks_are_called_then_files_are_written(master,
     assert master.backend.asked == [("samples", "begin_cut", 1, {"t/0": 3})]
     assert master.events.pop() == ev.CutBegun(1, ("t/0",))
     for _ in range(2):
-        await service._advance(master.cut(begun=True))
+        await service._advance(master.cut(queues_have_begun=True))
     ((actor, method, order),) = master.informed  # not again within a second
     assert (actor, method, order.sizes) == ("host-0", "resize", ((CUT, 1),))
     saved = ranks_of(CutMember("t", 0, 3, "t", MARK))
     master.backend.answers = {"seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=saved))
+    await service._advance(master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=saved))
     path = str(CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "samples"))
     assert master.events.pop() == ev.CutSealed(1, (CutQueue("samples", path, 1, 2, 3),), str(tmp_path / "checkpoints"))
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=saved, queues_on_disk=True))
+    await service._advance(
+        master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=saved, queues_on_disk=True)
+    )
     assert master.events == []
 
 
@@ -140,20 +142,20 @@ async def test_a_queue_that_nobody_has_opened_since_a_restore_is_copied_into_the
     source = tmp_path / "before.queue"
     source.write_bytes(b"items")
     file = CutQueue("prompts", str(source), 4, 5, zlib.crc32(b"items"))
-    opened = {"queues": ("samples", "prompts"), "tokens": (("samples", "one"),)}
+    opened = {"queue_names": ("samples", "prompts"), "folder_tokens": (("samples", "one"),)}
     master.state.cuts = Cuts(
-        kept_cuts=(Cut(4, 1.0, (("t", MARK),), (file, FILE)),), epoch=1, restored_number=4, **opened
+        kept_cuts=(Cut(4, 1.0, (("t", MARK),), (file, FILE)),), restore_count=1, restored_number=4, **opened
     )
     master.backend.answers = {"begin_cut": [], "seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
     await service._advance(master.cut())
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=saved))
+    await service._advance(master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=saved))
     assert [asked[:2] for asked in master.backend.asked] == [("samples", "begin_cut"), ("samples", "seal_cut")]
     samples, prompts = master.events.pop().queues
     path = CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "prompts")
     assert (samples.name, prompts) == ("samples", evolve(file, path=str(path)))
     assert path.read_bytes() == b"items"
     source.write_bytes(b"damaged")
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=saved))
+    await service._advance(master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=saved))
     assert "queue prompts: " in (why := master.events.pop().why)
     assert "is damaged" in why
 
@@ -171,7 +173,9 @@ async def test_the_names_of_a_cuts_files_and_folders_are_synced_before_the_cut_c
 
     monkeypatch.setattr(master.backend, "call", seal)
     monkeypatch.setattr(os, "fsync", sync)
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=ranks_of(CutMember("t", 0, 3, "t", MARK))))
+    await service._advance(
+        master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=ranks_of(CutMember("t", 0, 3, "t", MARK)))
+    )
     cuts = tmp_path / "checkpoints" / "cuts"
     assert synced == [cuts / "cut-1", cuts, cuts.parent, tmp_path]
     assert isinstance(master.events.pop(), ev.CutSealed)
@@ -183,10 +187,10 @@ async def test_a_queue_that_does_not_answer_or_cannot_write_gives_the_cut_up(mas
     await service._advance(master.cut())
     assert master.events.pop().why == "queue samples does not answer: its process restarts"
     saved = ranks_of(CutMember("t", 0, 3, "t", MARK))
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=saved))
+    await service._advance(master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=saved))
     assert master.events.pop() == ev.CutGivenUp(1, "the disk is full")
     master.backend.answers = {}
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=saved))
+    await service._advance(master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=saved))
     assert "does not answer" in master.events.pop().why
 
 
@@ -194,9 +198,11 @@ async def test_a_cut_that_takes_too_long_is_given_up_and_says_who_is_late(tmp_pa
     spec = SimpleNamespace(path=str(tmp_path / "volume"), every_steps=None, cut_deadline_seconds=5)
     master = Master(tmp_path, spec)
     service = CutService(master)
-    await service._advance(master.cut(begun=True))
+    await service._advance(master.cut(queues_have_begun=True))
     assert master.events.pop().why == "t/0 did not save within 5 s"
-    await service._advance(master.cut(begun=True, missing_count=0, ranks=ranks_of(CutMember("t", 0, 3, "t", MARK))))
+    await service._advance(
+        master.cut(queues_have_begun=True, unsaved_count=0, members_by_key=ranks_of(CutMember("t", 0, 3, "t", MARK)))
+    )
     assert master.events.pop().why == "its checkpoints are not on disk within 5 s"
 
 
@@ -214,7 +220,7 @@ async def test_every_steps_are_counted_from_the_driver(tmp_path):
 
 async def test_what_ranks_report_and_ask_is_handed_on(master):
     service = CutService(master)
-    master.state.cuts = Cuts(last=3, refusal="t/0 is Starting", queues=("samples",))
+    master.state.cuts = Cuts(last_number=3, refusal="t/0 is Starting", queue_names=("samples",))
     assert await service.ask("t/0") == {"number": 3, "why": "t/0 is Starting"}
     master.cut()
     assert await service.ask("t/0") == {"number": 1, "why": ""}
@@ -229,7 +235,7 @@ async def test_what_ranks_report_and_ask_is_handed_on(master):
     assert await service.queue_opened("samples") == {"epoch": 0, "path": "", "crc": 0}
     assert await service.queue_opened("other") == {"epoch": 0, "path": "", "crc": 0}
     assert master.events == [ev.QueueOpened("other")]
-    master.state.cuts = evolve(master.state.cuts, tokens=(("samples", "one"),))
+    master.state.cuts = evolve(master.state.cuts, folder_tokens=(("samples", "one"),))
     for token in ("one", "two"):
         await service.queue_opened("samples", token)
     assert master.events[1:] == [ev.QueueOpened("samples", "two")]
@@ -238,7 +244,9 @@ async def test_what_ranks_report_and_ask_is_handed_on(master):
 async def test_queues_go_back_once_for_each_restore_and_those_without_a_process_later(master):
     service = CutService(master)
     cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
-    master.state.cuts = Cuts(last=4, kept_cuts=(cut,), epoch=1, restored_number=4, queues=("samples", "away", "other"))
+    master.state.cuts = Cuts(
+        last_number=4, kept_cuts=(cut,), restore_count=1, restored_number=4, queue_names=("samples", "away", "other")
+    )
     master.backend.answers = {"go_back": ("one", "")}
     assert [await service.go_back() for _ in range(2)] == ["", ""]
     assert master.backend.asked == [("samples", "go_back", 1, "/x", 3), ("other", "go_back", 1, "", 0)]
@@ -251,7 +259,9 @@ async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
     whole = evolve(FILE, path=str(tmp_path / "whole"), crc=0)
     (tmp_path / "whole").touch()
     cut = Cut(4, 1.0, (("t", MARK),), (whole,))
-    master.state.cuts = Cuts(last=4, kept_cuts=(cut,), epoch=1, restored_number=4, queues=("samples",))
+    master.state.cuts = Cuts(
+        last_number=4, kept_cuts=(cut,), restore_count=1, restored_number=4, queue_names=("samples",)
+    )
     master.backend.answers = {"go_back": DLJobError("it restarts")}
     assert await service.go_back() is None
     master.backend.answers = {"go_back": ("", "queue samples: the disk is full")}
@@ -261,7 +271,7 @@ async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
     assert await service.go_back() == "queue samples: the disk is full"
     (found,) = master.events
     assert (found.number, "cannot be read" in found.why) == (4, True)
-    master.state.cuts = evolve(master.state.cuts, broken=True)
+    master.state.cuts = evolve(master.state.cuts, is_restored_cut_damaged=True)
     assert await service.go_back() == "cut 4 is damaged"
 
 
@@ -270,7 +280,7 @@ async def test_queue_files_are_read_before_a_world_may_choose_its_cut(master, tm
     files = [evolve(FILE, path=str(tmp_path / name), crc=0) for name in ("one", "two")]
     (tmp_path / "one").touch()
     cuts = tuple(Cut(number, 1.0, (("t", MARK),), (file,)) for number, file in zip((3, 4), files, strict=True))
-    master.state.cuts = Cuts(last=4, kept_cuts=cuts, pending_worlds=("t",))
+    master.state.cuts = Cuts(last_number=4, kept_cuts=cuts, pending_worlds=("t",))
     await service.verify("t")
     master.state.cuts = evolve(master.state.cuts, pending_worlds=())
     await service.verify("w/0")
@@ -286,11 +296,11 @@ async def test_queue_files_are_read_before_a_world_may_choose_its_cut(master, tm
 
 async def test_the_end_of_a_cut_is_told_and_only_kept_ones_stay(master, tmp_path, monkeypatch, caplog):
     service = CutService(master)
-    await service._advance(master.cut(begun=True))
+    await service._advance(master.cut(queues_have_begun=True))
     service._told["gone", 9] = 1.0
     stale = tmp_path / "checkpoints" / "cuts" / "cut-0"
     stale.mkdir(parents=True)
-    master.state.cuts = evolve(master.state.cuts, open=None)
+    master.state.cuts = evolve(master.state.cuts, open_cut=None)
     await service._end()
     assert [order.sizes for _, _, order in master.informed] == [((CUT, 1),), ((CUT, 0),)]
     assert not stale.exists()
@@ -317,7 +327,9 @@ async def test_the_service_finds_the_cuts_of_an_earlier_attempt_and_follows_chan
     running = asyncio.create_task(service.run())
     await service.ready()
     assert master.events == [ev.CutsFound((cut,))]
-    master.state.cuts = Cuts(last=4, kept_cuts=(cut,), queues=("samples",), tokens=(("samples", "one"),))
+    master.state.cuts = Cuts(
+        last_number=4, kept_cuts=(cut,), queue_names=("samples",), folder_tokens=(("samples", "one"),)
+    )
     async with master.changed:
         master.changed.notify_all()
     await until(lambda: ("samples", "end_cut") in master.backend.asked)

@@ -58,7 +58,7 @@ class Master:
 
     def put(self, **ranks: RankState) -> None:
         keys = Map({(name[0], int(name[1:])): rank for name, rank in ranks.items()})
-        self.state = SimpleNamespace(cuts=Cuts(queues=self.queues), ranks=keys)
+        self.state = SimpleNamespace(cuts=Cuts(queue_names=self.queues), ranks=keys)
 
     async def change(self, **ranks: RankState) -> None:
         async with self.changed:

@@ -88,7 +88,7 @@ class CutService:
 
     async def run(self) -> None:
         """Serve until the task is cancelled."""
-        if self._shell.state.cuts.last == 0:
+        if self._shell.state.cuts.last_number == 0:
             found = await asyncio.to_thread(self._folder.found)
             if found.whole or found.damaged:
                 await self._shell.offer(ev.CutsFound(*found))
@@ -96,10 +96,10 @@ class CutService:
         await self.go_back()
         while True:
             await self._count_steps()
-            cut = self._shell.state.cuts.open
+            cut = self._shell.state.cuts.open_cut
             if cut is not None:
                 await self._advance(cut)
-            elif self._ended < self._shell.state.cuts.last:
+            elif self._ended < self._shell.state.cuts.last_number:
                 await self._end()
             now = self._shell.state.cuts
             async with self._shell.changed:
@@ -111,7 +111,7 @@ class CutService:
         """Begin a cut; return its number, that of the one under way, or why there can be none now."""
         await self._shell.offer(ev.CutAsked(by))
         cuts = self._shell.state.cuts
-        return {"number": cuts.last, "why": cuts.refusal if cuts.open is None else ""}
+        return {"number": cuts.last_number, "why": cuts.refusal if cuts.open_cut is None else ""}
 
     def order_of(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut: the one after that of the first rank that asks.
@@ -137,7 +137,7 @@ class CutService:
 
     async def _record(self, name: str, token: str) -> None:
         cuts = self._shell.state.cuts
-        if name not in cuts.queues or token not in ("", dict(cuts.tokens).get(name, "")):
+        if name not in cuts.queue_names or token not in ("", dict(cuts.folder_tokens).get(name, "")):
             await self._shell.offer(ev.QueueOpened(name, token))
 
     async def ready(self) -> None:
@@ -169,11 +169,11 @@ class CutService:
         """
         async with self._going_back:
             cuts = self._shell.state.cuts
-            if cuts.broken:
+            if cuts.is_restored_cut_damaged:
                 return f"cut {cuts.restored_number} is damaged"
-            if self._back == cuts.epoch:
+            if self._back == cuts.restore_count:
                 return ""
-            for name in cuts.queues:
+            for name in cuts.queue_names:
                 own = self._state_of(name)
                 said = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"], without=("", ""))
                 if said is None:
@@ -186,14 +186,14 @@ class CutService:
                     if (cut := cuts.restored_cut) is not None and (bad := await asyncio.to_thread(damage_of, cut)):
                         await self._shell.offer(ev.CutDamaged(cut.number, bad))
                     return why
-            self._back = cuts.epoch
+            self._back = cuts.restore_count
             return ""
 
     def _state_of(self, name: str) -> dict[str, Any]:
         cuts = self._shell.state.cuts
         found = [one for one in cuts.restored_cut.queues if one.name == name] if cuts.restored_cut is not None else []
         own = {"path": found[0].path, "crc": found[0].crc} if found else {"path": "", "crc": 0}
-        return {"epoch": cuts.epoch, **own}
+        return {"epoch": cuts.restore_count, **own}
 
     # -- a cut
 
@@ -206,7 +206,7 @@ class CutService:
         # After a restart, or at this master's first look, counting begins anew.
         if self._counted is None or passed < self._counted:
             self._counted = passed
-        elif passed > self._counted and self._shell.state.cuts.open is None:
+        elif passed > self._counted and self._shell.state.cuts.open_cut is None:
             self._counted = passed
             await self._shell.offer(ev.CutAsked("checkpoint.everySteps"))
 
@@ -216,7 +216,7 @@ class CutService:
             late = [f"{one.role}/{one.rank}" for one in cut.unsaved_members]
             who = f"{', '.join(late[:3])} did not save" if late else "its checkpoints are not on disk"
             await shell.offer(ev.CutGivenUp(cut.number, f"{who} within {self._deadline_s} s"))
-        elif not cut.begun:
+        elif not cut.queues_have_begun:
             await self._begin(cut)
         elif called := cut.members_to_save:
             keys = [(one.role, one.rank) for one in called]
@@ -228,7 +228,7 @@ class CutService:
 
     async def _begin(self, cut: OpenCut) -> None:
         self._told = {}
-        members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.ranks.values()}
+        members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.members_by_key.values()}
         names = self._shell.state.cuts.opened
         found = await asyncio.gather(*(self._call(name, "begin_cut", cut.number, members) for name in names))
         if lost := [name for name, said in zip(names, found, strict=True) if said is None]:
@@ -262,8 +262,8 @@ class CutService:
     async def _end(self) -> None:
         """Have queues and ranks forget the cut that has ended, and delete the files of those that are not kept."""
         cuts = self._shell.state.cuts
-        self._ended = cuts.last
-        await asyncio.gather(*(self._call(name, "end_cut") for name in cuts.queues))
+        self._ended = cuts.last_number
+        await asyncio.gather(*(self._call(name, "end_cut") for name in cuts.queue_names))
         await self._inform(self._told, 0)
         self._told = {}
         try:
@@ -271,7 +271,9 @@ class CutService:
             await asyncio.to_thread(self._folder.keep, cuts.kept_cuts, data)
         except OSError as error:
             log.error(
-                "the manifest of cut %d cannot be written: a later attempt uses an older cut: %s", cuts.last, error
+                "the manifest of cut %d cannot be written: a later attempt uses an older cut: %s",
+                cuts.last_number,
+                error,
             )
 
     async def _inform(self, ranks: Iterable[tuple[str, int]], number: int) -> None:

@@ -91,7 +91,7 @@ class HolderEnds:
         """Serve until the task is cancelled."""
         while True:
             state = self._shell.state
-            if state.cuts.queues:
+            if state.cuts.queue_names:
                 self._look(state)
                 for queue, ends in self._unreported.items():
                     if ends and queue not in self._waiting:
@@ -115,7 +115,7 @@ class HolderEnds:
             if end is not None and self._known.get(key) != end:
                 self._known[key] = end
                 new_ends[f"{key[0]}/{key[1]}"] = end
-        for queue in state.cuts.queues:
+        for queue in state.cuts.queue_names:
             self._unreported.setdefault(queue, {}).update(new_ends)
 
     async def _report(self, queue: str, ends: dict[str, End]) -> None:
@@ -137,4 +137,4 @@ class HolderEnds:
 
 
 def _ranks_changed(old: JobState, new: JobState) -> bool:
-    return new.ranks is not old.ranks or new.cuts.queues != old.cuts.queues
+    return new.ranks is not old.ranks or new.cuts.queue_names != old.cuts.queue_names

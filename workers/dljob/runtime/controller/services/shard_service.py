@@ -41,7 +41,12 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
     feed = shell.state.feeds.get(event.name)
     # With the history of the job: what comes of these shards belongs to it, and queues take it (`CutStamp`).
-    given = {"why": "", "runs": runs, "epoch": shell.state.cuts.epoch + 1, "oldest": _oldest(shell, event.world)}
+    given = {
+        "why": "",
+        "runs": runs,
+        "epoch": shell.state.cuts.restore_count + 1,
+        "oldest": _oldest(shell, event.world),
+    }
     if feed is not None and feed.unbounded:
         # Of a source there are always more to come: who has no partition asks again.
         more = {"names": feed.partitions, "open": shard_table.open_partitions(feed)}
