@@ -24,7 +24,7 @@ from dljob.runtime.serving.probes import MOST_BYTES, Answer, ProbeTarget, ask
 from dljob.runtime.weights.buckets import load_state
 from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.files import NamedTensor, digest, named, weight_files
-from dljob.runtime.weights.model import Version
+from dljob.runtime.weights.model import NO_MARK, Version
 from dljob.runtime.weights.ray_transport import RayCarrier
 from dljob.runtime.weights.transport import Buckets
 
@@ -113,7 +113,7 @@ class HostWeights:
             threading.Thread(target=self._follow, args=(channel, start), name=name, daemon=True).start()
 
     def _follow(self, channel: str, start: RankStart) -> None:
-        carrier, mark = self._carriers[channel], ("", 0)
+        carrier, mark = self._carriers[channel], NO_MARK
         while True:
             try:
                 found = carrier.newer(mark, SLICE_S, SLICE_S + SLACK_S)
