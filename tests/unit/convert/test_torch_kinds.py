@@ -452,10 +452,31 @@ def test_a_job_whose_variable_names_the_launcher_is_converted():
 
 @pytest.mark.parametrize(
     "text",
-    ['echo "deepspeed runs"', 'python a.py --note "deepspeed stage 3" strategy=deepspeed', 'T=$(date); test "$A B"'],
+    [
+        *(
+            'echo "deepspeed runs"',
+            'python a.py --note "deepspeed stage 3" strategy=deepspeed',
+            'T=$(date); test "$A B"',
+        ),
+        *("echo '$(torchrun a.py)'", "python a.py '`torchrun a.py`'", 'echo "\\$(torchrun a.py)"'),
+        *(f"cat <<{end} > note\nsee $(torchrun a.py)\nEOF\n" for end in ("'EOF'", '"EOF"', r"\EOF", "-'EOF'")),
+        'x=$(echo ")" "(torchrun a.py"); python a.py',
+    ],
 )
 def test_words_that_run_no_launcher_are_not_taken_for_one(text):
     assert not launcher(ContainerCommand(("sh", "-c"), text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("bash -c '$(torchrun a.py)'", """echo "it's $(torchrun a.py)" """, r"echo \\$(torchrun a.py)"),
+        *("cat <<EOF\nsee $(torchrun a.py)\nEOF\n", "bash <<'EOF'\nx=$(torchrun a.py)\nEOF\n"),
+        *("cat <<'EOF'\nsee $(date)\nEOF\nx=$(torchrun a.py)", 'x="$(cat "a)" && "$(torchrun b.py)")"'),
+    ],
+)
+def test_a_launcher_that_a_shell_expands_is_found(text):
+    assert launcher(ContainerCommand(("sh", "-c"), text)) == "torchrun"
 
 
 def test_torch_distributed_launch_with_use_env_is_torchrun():

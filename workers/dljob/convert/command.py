@@ -41,7 +41,16 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
 _FILE = re.compile(r"(\./)?([\w.-]+/)*[\w.-]+\.(py|sh|json|ya?ml|cfg|toml|txt|jsonl|ipynb)")
 _END = re.compile(r"\n|;|&&|\|\||\||&(?!\d)|\d*>+&?|<")
-_SUBSTITUTION = re.compile(r"\$\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)|`([^`]*)`")
+_NO_PARENTHESIS = r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^()'\"\\]"
+_COMMAND_SUBSTITUTION = re.compile(
+    rf"\$\((?:{_NO_PARENTHESIS}|\((?:{_NO_PARENTHESIS}|\((?:{_NO_PARENTHESIS})*\))*\))*\)|`[^`]*`", re.DOTALL
+)
+_DOUBLE_QUOTED = rf"\"(?:\\.|{_COMMAND_SUBSTITUTION.pattern}|[^\"\\])*\""
+_PART_OF_WORD = re.compile(rf"\\.|'[^']*'|{_DOUBLE_QUOTED}|{_COMMAND_SUBSTITUTION.pattern}", re.DOTALL)
+_PART_OF_DOUBLE_QUOTES = re.compile(rf"\\.|{_COMMAND_SUBSTITUTION.pattern}", re.DOTALL)
+_QUOTED_HEREDOC = re.compile(r"(?m)^([^\n]*<<-?[ \t]*(?:(['\"])(\w+)\2|\\(\w+))[^\n]*\n)(?:.*\n)*?(?=\t*(?:\3|\4)$)")
+"""A here-document in which a shell expands nothing: its first line, and the lines up to its end."""
+_RUNS_SHELL = re.compile(r"\b(ba|s)?sh\b[^\n]*<<")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _BEFORE_ASSIGNMENT = re.compile(r"export|declare|local|readonly|typeset|env|then|do|else|\{|\(|-\w+")
 _DUPLICATE = re.compile(r"\d*>&\d")
@@ -227,12 +236,13 @@ def launcher(command: ContainerCommand, env: Mapping[str, str] | None = None) ->
 
 def _texts_within(text: str) -> Iterator[str]:
     """Yield what a shell's text may run besides its own words: values of variables, quoted commands, and `$(...)`."""
+    text = _QUOTED_HEREDOC.sub(lambda heredoc: heredoc[0] if _RUNS_SHELL.search(heredoc[1]) else heredoc[1], text)
     for begin, end in _simple_commands(text):
         can_assign = can_run = True
         for first, last in _pieces(text, begin, end):
-            word = _plain(_SUBSTITUTION.sub("", text[first:last]), {})
-            for found in _SUBSTITUTION.finditer(text, first, last):
-                inner = found[1] or found[2] or ""
+            plain_text, substituted_commands = _cut_substitutions(text[first:last])
+            word = _plain(plain_text, {})
+            for inner in substituted_commands:
                 yield inner
                 yield from _texts_within(inner)
             assignment = _ASSIGNMENT.match(word) if can_assign else None
@@ -245,6 +255,22 @@ def _texts_within(text: str) -> Iterator[str]:
             can_assign = can_assign and (assignment or _BEFORE_ASSIGNMENT.fullmatch(word)) is not None
             # What these print, or compute with, is no command.
             can_run = can_run and word not in ("echo", "printf") and not _PYTHON.fullmatch(word.rpartition("/")[2])
+
+
+def _cut_substitutions(word: str) -> tuple[str, list[str]]:
+    """Return a word without its `$(...)` and backticks, and their commands; escaped or in single quotes they stay."""
+    commands: list[str] = []
+
+    def cut(match: re.Match[str]) -> str:
+        part = match[0]
+        if part.startswith('"'):
+            return f'"{_PART_OF_DOUBLE_QUOTES.sub(cut, part[1:-1])}"'
+        if part.startswith(("\\", "'")):
+            return part
+        commands.append(part.removeprefix("$(").removeprefix("`")[:-1])
+        return ""
+
+    return _PART_OF_WORD.sub(cut, word), commands
 
 
 def _launches(words: Sequence[str]) -> str:
@@ -348,13 +374,14 @@ def _simple_commands(text: str) -> list[tuple[int, int]]:
         if letter == "\\" and quote != "'":
             at += 2
             continue
+        substitution = _COMMAND_SUBSTITUTION.match(text, at) if quote != "'" else None
+        if substitution:
+            at = substitution.end()
+            continue
         if quote:
             quote = "" if letter == quote else quote
         elif letter in "'\"":
             quote = letter
-        elif substitution := _SUBSTITUTION.match(text, at):
-            at = substitution.end()
-            continue
         elif letter == "#" and (at == 0 or text[at - 1] in " \t\n"):
             stop = text.find("\n", at)
             ranges.append((begin, at))
@@ -370,8 +397,7 @@ def _simple_commands(text: str) -> list[tuple[int, int]]:
 
 def _pieces(text: str, begin: int, end: int) -> list[tuple[int, int]]:
     """Return begin and end of each word of a simple command."""
-    quotes = r"\\\n|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\""
-    word = re.compile(rf"(?:{quotes}|{_SUBSTITUTION.pattern}|\$\{{[^}}]*\}}|[^\s'\"\\])+", re.DOTALL)
+    word = re.compile(rf"(?:{_PART_OF_WORD.pattern}|\$\{{[^}}]*\}}|[^\s'\"\\])+", re.DOTALL)
     ranges = [(match.start(), match.end()) for match in word.finditer(text, begin, end)]
     return [(a, b) for a, b in ranges if text[a:b].replace("\\\n", "")]
 
