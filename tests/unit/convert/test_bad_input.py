@@ -10,7 +10,7 @@ import pytest
 from tests.unit.convert.test_ray_job import TEXT, job
 
 from dljob.cli import main as command
-from dljob.convert.manifest import ConvertedJob, Other, RefusedManifest, convert
+from dljob.convert.manifest import ConvertedJob, OtherManifest, RefusedManifest, convert
 from dljob.convert.report import converted_text, diff, lines
 from dljob.errors import SpecError, UsageError
 from dljob.spec.loading.load import load, load_all
@@ -67,7 +67,7 @@ def test_values_of_a_secret_are_in_no_output() -> None:
     assert "hidden remark" not in shown
     assert "Secret token: not passed on" in shown
     assert CLAIM in converted_text(pieces)
-    assert [type(piece) for piece in pieces] == [Other, ConvertedJob, Other]
+    assert [type(piece) for piece in pieces] == [OtherManifest, ConvertedJob, OtherManifest]
 
 
 @pytest.mark.parametrize("kind", ["SecretList", "secret"])
@@ -148,7 +148,7 @@ def test_a_converted_file_edited_by_hand_goes_through_unchanged() -> None:
     """With its typing errors, which `dljob validate` tells."""
     text = job(TEXT).text.replace("reserve: Quota", "reserv: Quota  # mine")
     (piece,) = pieces = convert(text, "dljob.yaml")
-    assert isinstance(piece, Other)
+    assert isinstance(piece, OtherManifest)
     assert piece.reason == "a DLJob already: passed on as it is"
     assert text.strip() in converted_text(pieces)
     with pytest.raises(SpecError, match="did you mean reserve"):

@@ -20,10 +20,10 @@ from dljob.convert.manifest import (
     ConvertedJob,
     ConvertOptions,
     documents_of,
-    runtimes,
+    training_runtimes_in,
 )
 from dljob.convert.report import lines
-from dljob.convert.source import Draft, SourceManifest, UnfitError, named
+from dljob.convert.source import Draft, SourceManifest, UnfitError, report_rows
 from dljob.spec.text.tree import Document, Loc
 
 OPTIONS = ConvertOptions(command=("python", "/data/train.py"), workdir="/work")
@@ -118,8 +118,8 @@ def conversion(document: Document, options: ConvertOptions) -> Conversion | None
         CONVERTERS[group, kind](draft, options)
     except UnfitError:
         return None
-    draft.drop_lost()
-    rows, remarks = tuple(named(draft.source)), tuple(draft.remarks)
+    draft.drop_carried_but_absent()
+    rows, remarks = tuple(report_rows(draft.source)), tuple(draft.remarks)
     result = ConvertedJob(kind, "job", 1, "", rows, remarks, (), (1, 1))
     _, *report = lines([result], "in.yaml")
     return Conversion(draft, "\n".join(report))
@@ -128,7 +128,7 @@ def conversion(document: Document, options: ConvertOptions) -> Conversion | None
 def documents(text: str) -> Iterator[tuple[Document, ConvertOptions]]:
     """Yield the jobs of a text, with the runtimes beside them."""
     every = documents_of(text)
-    options = replace(OPTIONS, runtimes=tuple(runtimes(every)))
+    options = replace(OPTIONS, runtimes=tuple(training_runtimes_in(every)))
     for document in every:
         source = SourceManifest(document)
         group = str(source.value(("apiVersion",))).rpartition("/")[0]
@@ -152,7 +152,7 @@ def lost_leaves(document: Document, options: ConvertOptions) -> list[str]:
 
 def untold(result: Conversion) -> list[str]:
     """Return the fields that are not carried, and that the report does not name."""
-    rows = [row for row in named(result.source) if row.fate.kind != "carried"]
+    rows = [row for row in report_rows(result.source) if row.fate.kind != "carried"]
     return [
         f"{row.path}: {row.fate.kind}, and not in the report" for row in rows if not is_told(result.report, row.path)
     ]
@@ -224,12 +224,12 @@ def with_unknown_keys(value: Any) -> Any:
     return [with_unknown_keys(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _carries_no_mounts(work: Any, loc: Loc) -> None:
-    work.draft.source.carry(loc, (*work.to, "containers", 0, "volumeMounts"))
+def _carries_no_mounts(conversion: Any, loc: Loc) -> None:
+    conversion.draft.source.mark_carried(loc, (*conversion.pod_spec_loc, "containers", 0, "volumeMounts"))
 
 
 def _carries_no_number(draft: Draft, loc: Loc, to: Loc, reason: str = "") -> None:
-    draft.source.carry(loc, to, reason)
+    draft.source.mark_carried(loc, to, reason)
 
 
 def _keep_all(draft: Draft) -> None:
@@ -238,15 +238,23 @@ def _keep_all(draft: Draft) -> None:
 
 def _drops_in_silence(self: SourceManifest, loc: Loc, reason: str) -> None:
     assert reason
-    self.carry(loc, ("spec", "roles", 0, "restartPolicy"))
+    self.mark_carried(loc, ("spec", "roles", 0, "restartPolicy"))
 
 
 @pytest.mark.parametrize(
     ("name", "plant", "lost"),
     [
-        ("modes", lambda patch: patch.setitem(pods._HANDLERS, "volumeMounts", _carries_no_mounts), "volumeMounts"),
-        ("elastic", lambda patch: patch.setattr(kubeflow, "scalar", _carries_no_number), "activeDeadlineSeconds"),
-        ("job", lambda patch: patch.setattr(SourceManifest, "drop", _drops_in_silence), "maxFailedIndexes"),
+        (
+            "modes",
+            lambda patch: patch.setitem(pods._CONTAINER_FIELD_CONVERTERS, "volumeMounts", _carries_no_mounts),
+            "volumeMounts",
+        ),
+        (
+            "elastic",
+            lambda patch: patch.setattr(kubeflow, "carry_number_or_switch", _carries_no_number),
+            "activeDeadlineSeconds",
+        ),
+        ("job", lambda patch: patch.setattr(SourceManifest, "mark_dropped", _drops_in_silence), "maxFailedIndexes"),
     ],
     ids=["a list", "a number", "a drop"],
 )
@@ -254,7 +262,7 @@ def test_a_field_that_is_lost_in_silence_is_found(
     name: str, plant: Callable[[pytest.MonkeyPatch], None], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three are planted: a list and a number that are said to be carried, and a drop of which nothing is said."""
-    monkeypatch.setattr(Draft, "drop_lost", _keep_all)
+    monkeypatch.setattr(Draft, "drop_carried_but_absent", _keep_all)
     text = OWN[name].replace("resources: {limits: {cpu: 1}}", "volumeMounts: [{name: sh, mountPath: /sh}]")
     ((document, options),) = documents(text)
     plant(monkeypatch)
@@ -263,7 +271,7 @@ def test_a_field_that_is_lost_in_silence_is_found(
 
 def test_what_is_recorded_as_carried_and_is_not_in_the_dljob_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A field of no place in the DLJob, and the one of two fields whose number another one's replaces."""
-    monkeypatch.setattr(kubeflow, "scalar", _carries_no_number)
+    monkeypatch.setattr(kubeflow, "carry_number_or_switch", _carries_no_number)
     ((document, options),) = documents(OWN["elastic"])
     report = cast("Conversion", conversion(document, options)).report
     assert "activeDeadlineSeconds: not carried: the DLJob has no spec.activeDeadlineSeconds" in report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dljob.convert.manifest import ConvertedJob, ConvertOptions, RefusedManifest, convert
-from dljob.convert.source import UNKNOWN
+from dljob.convert.source import UNKNOWN_FIELD
 from dljob.spec.loading.load import load
 
 TEXT = """\
@@ -96,7 +96,7 @@ def test_backoff_limit_is_the_number_of_further_starts() -> None:
 def test_a_field_of_a_newer_version_is_named_with_its_line() -> None:
     """Nobody took it, so it is not carried."""
     (row,) = [row for row in job(TEXT).rows if row.fate.kind == "dropped"]
-    assert (row.line, row.path, row.fate.reason) == (10, "spec.newerField", UNKNOWN)
+    assert (row.line, row.path, row.fate.reason) == (10, "spec.newerField", UNKNOWN_FIELD)
 
 
 @pytest.mark.parametrize(

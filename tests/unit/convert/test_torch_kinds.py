@@ -9,15 +9,15 @@ import pytest
 from tests.unit.convert.test_ray_job import job
 
 from dljob.cli.kubernetes.runtimes import read
-from dljob.convert.command import ContainerCommand, launcher
+from dljob.convert.command import ContainerCommand, find_launcher
 from dljob.convert.manifest import (
     ConvertedJob,
     ConvertOptions,
-    Other,
+    OtherManifest,
     RefusedManifest,
     RuntimeRef,
     convert,
-    wanted_runtimes,
+    find_runtime_refs,
 )
 from dljob.convert.report import converted_text, diff, lines
 from dljob.kube.errors import NotThereError
@@ -336,7 +336,7 @@ def test_a_runtime_is_read_from_the_cluster() -> None:
         manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", {"runtimeRef": ref})
         for ref in ({"name": "mine", "kind": "TrainingRuntime"}, {"name": "other"}, {"name": "other"})
     )
-    wanted, cluster = wanted_runtimes(text), _FakeCluster()
+    wanted, cluster = find_runtime_refs(text), _FakeCluster()
     assert wanted == [RuntimeRef("TrainingRuntime", "mine", ""), RuntimeRef("ClusterTrainingRuntime", "other", "")]
     found = asyncio.run(read(cast("Any", cluster), wanted, None))
     assert [one["metadata"]["name"] for one in found] == ["mine"]
@@ -464,7 +464,7 @@ def test_a_job_whose_variable_names_the_launcher_is_converted():
     ],
 )
 def test_words_that_run_no_launcher_are_not_taken_for_one(text):
-    assert not launcher(ContainerCommand(("sh", "-c"), text))
+    assert not find_launcher(ContainerCommand(("sh", "-c"), text))
 
 
 @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ def test_words_that_run_no_launcher_are_not_taken_for_one(text):
     ],
 )
 def test_a_launcher_that_a_shell_expands_is_found(text):
-    assert launcher(ContainerCommand(("sh", "-c"), text)) == "torchrun"
+    assert find_launcher(ContainerCommand(("sh", "-c"), text)) == "torchrun"
 
 
 def test_torch_distributed_launch_with_use_env_is_torchrun():
@@ -489,7 +489,7 @@ def test_a_job_that_prepares_data_is_passed_on() -> None:
     words = ["kubectl", "get", "x", "-o", "go-template={{ .status }}"]
     text = batch(()).replace("nvidia.com/gpu: 4", "memory: 1Gi").replace("command: []", f"command: {words}")
     (piece,) = convert(text, "job.yaml")
-    assert isinstance(piece, Other)
+    assert isinstance(piece, OtherManifest)
     assert piece.reason == "it starts no ranks: passed on as it is"
     assert "go-template" in piece.text
 
@@ -559,7 +559,7 @@ def test_other_kinds_that_start_ranks_are_refused_by_name(text: str, why: str) -
 def test_what_starts_no_ranks_is_passed_on(text: str) -> None:
     """Texts of a ConfigMap, a reference to a job, a server, a DLJob."""
     (piece,) = convert(text, "job.yaml")
-    assert isinstance(piece, Other)
+    assert isinstance(piece, OtherManifest)
     assert piece.text
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from ruamel.yaml import YAML
 
-from dljob.convert.source import SourceManifest
 from dljob.spec.text.tree import Document, Loc
 
 
@@ -24,109 +23,89 @@ class Comment:
     has_own_line: bool
 
 
-END: Loc = ("<end>",)
-"""Place of comments behind the last field of a document."""
+END_OF_DOCUMENT: Loc = ("<end>",)
+"""Stand-in for the field of comments behind the last field of a document."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
-    """A comment and its field; an empty `loc` is the document itself."""
+class AttachedComment:
+    """A comment and its field in the source; an empty `field_loc` is the document itself."""
 
-    loc: Loc
+    field_loc: Loc
     comment: Comment
 
 
-def comments(text: str) -> list[Comment]:
-    """Return the comments of a text that the parser has read: every '#' after a space, outside scalars."""
-    spans = list(_scalars(text))
+def read_comments(text: str) -> list[Comment]:
+    """Return the comments of a YAML text without syntax faults: every '#' after a space, outside scalars."""
+    scalars = list(_scalar_spans(text))
     all_comments: list[Comment] = []
-    offset = at = 0
-    for number, line in enumerate(text.split("\n"), 1):
+    line_offset = scalar_index = 0
+    for line_number, line in enumerate(text.split("\n"), 1):
         for column, letter in enumerate(line):
-            index = offset + column
-            # Spans are in the order of the text, so those that are over are never looked at again.
-            while at < len(spans) and spans[at][1] <= index:
-                at += 1
-            inside = at < len(spans) and spans[at][0] <= index
-            if letter == "#" and not inside and (column == 0 or line[column - 1] in " \t"):
+            offset = line_offset + column
+            # Scalars are in the order of the text, so those that have ended are never looked at again.
+            while scalar_index < len(scalars) and scalars[scalar_index].stop <= offset:
+                scalar_index += 1
+            in_scalar = scalar_index < len(scalars) and scalars[scalar_index].start <= offset
+            if letter == "#" and not in_scalar and (column == 0 or line[column - 1] in " \t"):
                 has_own_line = not line[:column].strip()
-                all_comments.append(Comment(number, column + 1, line[column:].rstrip(), has_own_line))
+                all_comments.append(Comment(line_number, column + 1, line[column:].rstrip(), has_own_line))
                 break
-        offset += len(line) + 1
+        line_offset += len(line) + 1
     return all_comments
 
 
-def _scalars(text: str) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each scalar."""
+def _scalar_spans(text: str) -> Iterator[range]:
+    """Yield the offsets of each scalar in a text."""
     reader = cast("Any", YAML(typ="safe", pure=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for token in reader.scan(text):
             if hasattr(token, "plain"):
-                yield token.start_mark.index, _end(text, token)
+                yield range(token.start_mark.index, _end_of_scalar(text, token))
 
 
-def _end(text: str, token: Any) -> int:  # noqa: ANN401 - ruamel's token, which has no types
-    """Return the end of a scalar; a block scalar ends with the last line of its own, before comments behind it."""
+def _end_of_scalar(text: str, token: Any) -> int:  # noqa: ANN401 - ruamel's token, which has no types
+    """Return the offset behind a scalar; a block scalar ends with its own last line, before comments behind it."""
     end = int(token.end_mark.index)
     if token.style not in ("|", ">"):
         return end
     begin = int(token.start_mark.index)
-    lines = text[begin:end].split("\n")
+    header, *lines = text[begin:end].split("\n")
     # The scanner goes on to the next token; a comment with less indentation than the text is no part of it.
-    first = next((line for line in lines[1:] if line.strip()), "")
-    deep = len(first) - len(first.lstrip())
-    size = len(lines[0]) + 1
-    for line in lines[1:]:
-        if line.strip() and len(line) - len(line.lstrip()) < deep:
+    first_line = next((line for line in lines if line.strip()), "")
+    indentation = len(first_line) - len(first_line.lstrip())
+    length = len(header) + 1
+    for line in lines:
+        if line.strip() and len(line) - len(line.lstrip()) < indentation:
             break
-        size += len(line) + 1
-    return min(begin + size, end)
+        length += len(line) + 1
+    return min(begin + length, end)
 
 
-def attach(all_comments: Sequence[Comment], document: Document, first: int, last: int) -> list[Attached]:
-    """Return the comments of a document with their fields.
+def attach_comments(
+    all_comments: Sequence[Comment], document: Document, first_line: int, last_line: int
+) -> list[AttachedComment]:
+    """Return the comments of a document, among those of the whole text, with their fields.
 
     A comment at the end of a line belongs to the last key of that line, one with a line of its own to the next key.
-
-    Args:
-        all_comments: comments of the whole text.
-        document: the document.
-        first: its first line.
-        last: its last line.
     """
-    places = sorted(
+    fields = sorted(
         (mark.line, mark.column, loc)
         for loc, mark in {**document.values, **document.keys}.items()
         if loc and (loc in document.keys or isinstance(loc[-1], int))
     )
-    attached: list[Attached] = []
+    attached: list[AttachedComment] = []
     for comment in all_comments:
-        if not first <= comment.line <= last:
+        if not first_line <= comment.line <= last_line:
             continue
         if comment.has_own_line:
-            loc = next((loc for line, _, loc in places if line > comment.line), END)
-            # What stands above the first key, such as a licence, is about the whole document.
-            loc = () if places and loc == places[0][2] else loc
+            loc = next((loc for line, _, loc in fields if line > comment.line), END_OF_DOCUMENT)
+            # A comment above the first key, such as a licence, is about the whole document.
+            loc = () if fields and loc == fields[0][2] else loc
         else:
-            loc = next((loc for line, _, loc in reversed(places) if line == comment.line), ())
+            loc = next((loc for line, _, loc in reversed(fields) if line == comment.line), ())
             # Behind the end of a flow collection or of a text of several lines: the field that it ends.
-            loc = loc or next((loc for line, _, loc in reversed(places) if line < comment.line), ())
-        attached.append(Attached(loc, comment))
+            loc = loc or next((loc for line, _, loc in reversed(fields) if line < comment.line), ())
+        attached.append(AttachedComment(loc, comment))
     return attached
-
-
-def target(source: SourceManifest, loc: Loc) -> Loc:
-    """Return the place in the DLJob of a field, or of the first carried field below it; empty where there is none."""
-    if not loc:
-        return ()
-    if loc in source.places:
-        return source.places[loc]
-    fate = source.fate(loc)
-    if fate.kind == "carried":
-        return fate.to
-    for leaf in source.leaves(loc):
-        below = source.fate(leaf)
-        if below.kind == "carried":
-            return below.to
-    return ()

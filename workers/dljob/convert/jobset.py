@@ -5,245 +5,254 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dljob.api.torchrun import FOR_EVER
-from dljob.convert.kubeflow import managed
-from dljob.convert.meta import head, scalar
-from dljob.convert.pods import Manner
+from dljob.convert.kubeflow import carry_managed_by
+from dljob.convert.meta import carry_number_or_switch, convert_metadata
+from dljob.convert.pods import PodConventions
 from dljob.convert.source import Draft, UnfitError
-from dljob.convert.variables import GIVEN, INDEX
-from dljob.convert.world import PodSet, PodWorld, build
+from dljob.convert.variables import POD_INDEX, RANK_DEPENDENT
+from dljob.convert.world import PodSet, RoleDraft, build_role
 from dljob.spec.scalars import dns_name
 from dljob.spec.text.tree import Loc
 
-MANNER = Manner(("node", "pytorch", "trainer", "main"), rank_variables=GIVEN, sets=(INDEX,))
-BACKOFF_LIMIT = 6
+_JOB_CONVENTIONS = PodConventions(
+    ("node", "pytorch", "trainer", "main"), rank_dependent=RANK_DEPENDENT, set_by_controller=(POD_INDEX,)
+)
+_DEFAULT_BACKOFF_LIMIT = 6
 """Default of a Job's `backoffLimit`, from Kubernetes."""
-_TOPOLOGY = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
-_TOPOLOGY_LOST = "write scheduling.dljob.io/topology-key or strategy as an annotation of the role"
-_PODS = "the pods are machines of a RayCluster: ranks restart by restartPolicy"
-_JOB_FIELDS = {
-    "podReplacementPolicy": _PODS,
+_TOPOLOGY_ANNOTATIONS = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
+_WRITE_TOPOLOGY = "write scheduling.dljob.io/topology-key or strategy as an annotation of the role"
+_RESTART_BY_ROLE = "the pods are machines of a RayCluster: ranks restart by restartPolicy"
+_WRITE_RULES = "write faultTolerance.rules, which look at exit codes and reasons"
+_HARMLESS_JOB_FIELDS = {
+    **dict.fromkeys(("podReplacementPolicy", "manualSelector", "selector"), _RESTART_BY_ROLE),
     "completionMode": "ranks have numbers anyway",
     "suspend": "the job is suspended as a whole",
     "ttlSecondsAfterFinished": "the job is deleted as a whole",
-    "manualSelector": _PODS,
-    "selector": _PODS,
 }
 
 
 def job_set(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert a JobSet."""
     source = draft.source
-    head(draft)
-    source.stands(("spec",), ("spec",))
-    for name in _TOPOLOGY:
+    convert_metadata(draft)
+    source.note_counterpart(("spec",), ("spec",))
+    for name in _TOPOLOGY_ANNOTATIONS:
         at: Loc = ("metadata", "annotations", name)
         if source.value(at) is not None:
             annotations: dict[str, str] | None = draft.get(("metadata", "annotations"))
             (annotations or {}).pop(name, None)
-            source.drop(at, _TOPOLOGY_LOST)
-    jobs(draft, (), command, workdir)
+            source.mark_dropped(at, _WRITE_TOPOLOGY)
+    convert_job_set_spec(draft, ("spec",), command, workdir)
 
 
-def batch_job(draft: Draft, program: Sequence[str], workdir: str) -> None:
+def batch_job(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert a Job of Kubernetes."""
-    source, at = draft.source, ("spec",)
-    head(draft)
-    source.stands(at, at)
+    source, job_spec = draft.source, ("spec",)
+    convert_metadata(draft)
+    source.note_counterpart(job_spec, job_spec)
     role: Loc = ("spec", "roles", 0)
-    pods = _pods(draft, at, role)
-    world = _world(draft, at, role, "worker", pods, pods)
-    world.command, world.workdir = tuple(program), workdir
-    _job_fields(draft, at, role)
-    build(draft, world)
-    _budget(draft, 0)
-    for key, place in source.keys(at):
+    pod_count = _carry_pods_per_job(draft, job_spec, role)
+    role_draft = _role_of_job(draft, job_spec, role, "worker", all_pods=pod_count, pods_per_job=pod_count)
+    role_draft.user_command, role_draft.user_workdir = tuple(command), workdir
+    _convert_job_fields(draft, job_spec, role)
+    build_role(draft, role_draft)
+    _set_job_budget(draft, max_restarts=0)
+    for key, at in source.fields(job_spec):
         if key in ("suspend", "ttlSecondsAfterFinished"):
-            scalar(draft, place, ("spec", key))
+            carry_number_or_switch(draft, at, ("spec", key))
         elif key == "managedBy":
-            managed(draft, place)
+            carry_managed_by(draft, at)
 
 
-def jobs(draft: Draft, loc: Loc, command: Sequence[str], workdir: str, *, sized: bool = False) -> None:
-    """Convert the spec of a JobSet, which lies in the document at `loc`.
+def convert_job_set_spec(
+    draft: Draft, spec: Loc, command: Sequence[str], workdir: str, *, controller_sets_nnodes: bool = False
+) -> None:
+    """Convert the spec of a JobSet; `command` and `workdir` are the flags.
 
-    `sized`: a controller tells torchrun the number of pods, and to start as many ranks as a pod has devices.
+    `controller_sets_nnodes`: a controller tells torchrun the number of pods, and to start a rank for each device.
     """
-    source, spec = draft.source, (*loc, "spec")
-    places = list(source.items((*spec, "replicatedJobs")))
-    if not places:
+    source = draft.source
+    replicated_jobs = list(source.item_locs((*spec, "replicatedJobs")))
+    if not replicated_jobs:
         raise UnfitError((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
-    for at in places:
-        _replicated(draft, at, command, workdir, sized=sized)
-    _budget(draft, source.number((*spec, "failurePolicy", "maxRestarts")) or 0)
-    for key, at in source.keys(spec):
-        _field(draft, key, at, places)
+    for replicated_job in replicated_jobs:
+        role_draft = _convert_replicated_job(draft, replicated_job)
+        if controller_sets_nnodes:
+            role_draft.controller_sets_nnodes, role_draft.nproc_per_node = True, "auto"
+        role_draft.user_command, role_draft.user_workdir = tuple(command), workdir
+        build_role(draft, role_draft)
+    _set_job_budget(draft, source.number((*spec, "failurePolicy", "maxRestarts")) or 0)
+    for key, at in source.fields(spec):
+        _convert_job_set_field(draft, key, at, replicated_jobs)
 
 
-def _budget(draft: Draft, restarts: int) -> None:
+def _set_job_budget(draft: Draft, max_restarts: int) -> None:
     """Set the restarts of the whole job, after the roles, whose torchrun lines have budgets too."""
+    draft.put(("spec", "faultTolerance", "maxRestarts"), max_restarts)
     # Neither Jobs nor JobSets have a window.
-    for name, number in (("maxRestarts", restarts), ("windowSeconds", FOR_EVER)):
-        draft.put(("spec", "faultTolerance", name), number)
+    draft.put(("spec", "faultTolerance", "windowSeconds"), FOR_EVER)
 
 
-def role_name(draft: Draft, at: Loc) -> str:
-    """Return the role of a replicated job."""
-    name = dns_name(draft.source.text((*at, "name")) or "worker", 20, "role")
+def _role_name(draft: Draft, replicated_job: Loc) -> str:
+    """Return the name of the role that a replicated job becomes."""
+    name = dns_name(draft.source.text((*replicated_job, "name")) or "worker", 20, "role")
     return f"{name}s" if name in ("job", "master", "node", "head", "headgroup") else name
 
 
-def _replicated(draft: Draft, at: Loc, command: Sequence[str], workdir: str, *, sized: bool) -> None:
+def _convert_replicated_job(draft: Draft, replicated_job: Loc) -> RoleDraft:
+    """Convert the fields of a replicated job around its pods, and return the role that it becomes."""
     source = draft.source
-    role: Loc = ("spec", "roles", len(draft.items(("spec", "roles"))))
-    name = role_name(draft, at)
-    source.stands(at, role)
-    source.carry((*at, "name"), (*role, "name"))
-    job = (*at, "template", "spec")
-    pods = _pods(draft, job, role)
-    world = _world(draft, job, role, name, pods * (source.number((*at, "replicas")) or 1), pods)
-    world.nproc, world.sized = "auto" if sized else "1", sized
-    world.command, world.workdir = tuple(command), workdir
-    _around(draft, at, job, role)
-    build(draft, world)
+    role: Loc = ("spec", "roles", len(draft.list_at(("spec", "roles"))))
+    name = _role_name(draft, replicated_job)
+    source.note_counterpart(replicated_job, role)
+    source.mark_carried((*replicated_job, "name"), (*role, "name"))
+    job_spec = (*replicated_job, "template", "spec")
+    pods_per_job = _carry_pods_per_job(draft, job_spec, role)
+    all_pods = pods_per_job * (source.number((*replicated_job, "replicas")) or 1)
+    role_draft = _role_of_job(draft, job_spec, role, name, all_pods=all_pods, pods_per_job=pods_per_job)
+    for key, at in source.fields(replicated_job):
+        if key == "replicas":
+            source.mark_carried(at, (*role, "replicas"), "times the pods of each job")
+        elif key == "groupName":
+            source.mark_harmless(at, "it only names jobs for success and failure policies")
+        elif key == "dependsOn":
+            _carry_depends_on(draft, at, role)
+    for key, at in source.fields((*replicated_job, "template", "metadata")):
+        source.mark_harmless(at, "Jobs are not made: the pods' own labels are carried")
+        for annotation in _TOPOLOGY_ANNOTATIONS if key == "annotations" else ():
+            if source.value((*at, annotation)) is not None:
+                source.mark_dropped((*at, annotation), _WRITE_TOPOLOGY)
+    _convert_job_fields(draft, job_spec, role)
+    return role_draft
 
 
-def _world(draft: Draft, job: Loc, role: Loc, name: str, pods: int, indexed: int) -> PodWorld:  # noqa: PLR0917 - a Job
-    """Return what the spec of a Job says about its pods, which each Job numbers from 0 to `indexed`."""
+def _role_of_job(draft: Draft, job_spec: Loc, role: Loc, name: str, *, all_pods: int, pods_per_job: int) -> RoleDraft:
+    """Return the role of the pods of one Job, or of several equal ones, by the spec of the Job."""
     source = draft.source
-    restarts = source.number((*job, "backoffLimit"))
-    return PodWorld(
+    backoff_limit = source.number((*job_spec, "backoffLimit"))
+    is_indexed = source.value((*job_spec, "completionMode")) != "NonIndexed"
+    return RoleDraft(
         role,
         name,
-        [PodSet(name, (*job, "template"), pods, MANNER)],
-        restarts=BACKOFF_LIMIT if restarts is None else restarts,
-        nproc="1",
-        indexed=0 if source.value((*job, "completionMode")) == "NonIndexed" else indexed,
-        torch=_meets(draft, (*job, "template")),
+        [PodSet(name, (*job_spec, "template"), all_pods, _JOB_CONVENTIONS)],
+        max_restarts=_DEFAULT_BACKOFF_LIMIT if backoff_limit is None else backoff_limit,
+        nproc_per_node="1",
+        pods_per_indexed_job=pods_per_job if is_indexed else 0,
+        is_torch_world=_has_rendezvous_variables(draft, (*job_spec, "template")),
     )
 
 
-def _pods(draft: Draft, job: Loc, role: Loc) -> int:
+def _carry_pods_per_job(draft: Draft, job_spec: Loc, role: Loc) -> int:
     """Return the pods of a Job: one for each completion, since each of them does a part of the work."""
     source = draft.source
-    at_once, parts = (source.number((*job, key)) for key in ("parallelism", "completions"))
-    pods = parts or at_once or 1
-    for key, number in (("parallelism", at_once), ("completions", parts)):
+    parallelism = source.number((*job_spec, "parallelism"))
+    completions = source.number((*job_spec, "completions"))
+    pod_count = completions or parallelism or 1
+    for key, number in (("parallelism", parallelism), ("completions", completions)):
         if number is not None:
-            source.carry((*job, key), (*role, "replicas"), "times the replicas of its job")
-    place = (*job, "parallelism")
-    if at_once is not None and at_once > pods:
-        source.harmless(place, "Kubernetes runs no more pods than completions, either")
-    elif at_once is not None and at_once < pods:
-        source.drop(place, f"all {pods} ranks run at once, on as many machines; Kubernetes runs {at_once} at a time")
-    elif at_once is None and pods > 1:
-        draft.remarks.append(f"all {pods} ranks run at once, on as many machines; Kubernetes runs one at a time")
-    return pods
+            source.mark_carried((*job_spec, key), (*role, "replicas"), "times the replicas of its job")
+    at, all_at_once = (*job_spec, "parallelism"), f"all {pod_count} ranks run at once, on as many machines"
+    if parallelism is not None and parallelism > pod_count:
+        source.mark_harmless(at, "Kubernetes runs no more pods than completions, either")
+    elif parallelism is not None and parallelism < pod_count:
+        source.mark_dropped(at, f"{all_at_once}; Kubernetes runs {parallelism} at a time")
+    elif parallelism is None and pod_count > 1:
+        draft.remarks.append(f"{all_at_once}; Kubernetes runs one at a time")
+    return pod_count
 
 
-def _around(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
-    """Convert the fields around the pods of a replicated job."""
-    source = draft.source
-    for key, place in source.keys(at):
-        if key == "replicas":
-            source.carry(place, (*role, "replicas"), "times the pods of each job")
-        elif key == "groupName":
-            source.harmless(place, "it only names jobs for success and failure policies")
-        elif key == "dependsOn":
-            _depends(draft, place, role)
-    for key, place in source.keys((*at, "template", "metadata")):
-        source.harmless(place, "Jobs are not made: the pods' own labels are carried")
-        for name in _TOPOLOGY if key == "annotations" else ():
-            if source.value((*place, name)) is not None:
-                source.drop((*place, name), _TOPOLOGY_LOST)
-    _job_fields(draft, job, role)
-
-
-def _job_fields(draft: Draft, job: Loc, role: Loc) -> None:
+def _convert_job_fields(draft: Draft, job_spec: Loc, role: Loc) -> None:
     """Convert the fields of a Job's spec around the pods."""
     source = draft.source
-    for key, place in source.keys(job):
-        if key in _JOB_FIELDS:
-            source.harmless(place, _JOB_FIELDS[key])
+    for key, at in source.fields(job_spec):
+        if key in _HARMLESS_JOB_FIELDS:
+            source.mark_harmless(at, _HARMLESS_JOB_FIELDS[key])
         elif key == "backoffLimit":
-            source.carry(place, (*role, "restartPolicy", "maxRestarts"))
+            source.mark_carried(at, (*role, "restartPolicy", "maxRestarts"))
         elif key in ("backoffLimitPerIndex", "maxFailedIndexes"):
-            source.drop(place, "restartPolicy.maxRestarts counts the restarts of all ranks of a role together")
+            source.mark_dropped(at, "restartPolicy.maxRestarts counts the restarts of all ranks of a role together")
         elif key == "activeDeadlineSeconds":
-            scalar(draft, place, ("spec", key), "of the whole job")
+            carry_number_or_switch(draft, at, ("spec", key), "of the whole job")
         elif key in ("podFailurePolicy", "successPolicy"):
-            source.drop(place, "write faultTolerance.rules, which look at exit codes and reasons")
+            source.mark_dropped(at, _WRITE_RULES)
 
 
-def _meets(draft: Draft, template: Loc) -> bool:
-    """Whether pods have the variables of a rendezvous."""
+def _has_rendezvous_variables(draft: Draft, template: Loc) -> bool:
+    """Whether a container of a pod template has variables of torch's rendezvous."""
     source = draft.source
     names = {
-        str(source.value((*env, "name")))
-        for container in source.items((*template, "spec", "containers"))
-        for env in source.items((*container, "env"))
+        str(source.value((*variable, "name")))
+        for container in source.item_locs((*template, "spec", "containers"))
+        for variable in source.item_locs((*container, "env"))
     }
     return bool(names & {"MASTER_ADDR", "RANK", "WORLD_SIZE"})
 
 
-def _depends(draft: Draft, at: Loc, role: Loc) -> None:
-    source = draft.source
-    for place in source.items(at):
-        to = (*role, "dependsOn", len(draft.items((*role, "dependsOn"))))
-        draft.put(to, {"role": role_name(draft, place), "condition": "Ready"})
-        source.carry((*place, "name"), (*to, "role"))
-        if source.value((*place, "status")) is not None:
-            complete = source.value((*place, "status")) == "Complete"
-            draft.move((*place, "status"), (*to, "condition"), "Complete" if complete else "Ready")
+def _carry_depends_on(draft: Draft, at: Loc, role: Loc) -> None:
+    """Carry the jobs on which a replicated job depends as roles, with status Complete or Ready as condition."""
+    source, depends_on = draft.source, (*role, "dependsOn")
+    for dependency in source.item_locs(at):
+        to = (*depends_on, len(draft.list_at(depends_on)))
+        draft.put(to, {"role": _role_name(draft, dependency), "condition": "Ready"})
+        source.mark_carried((*dependency, "name"), (*to, "role"))
+        status = source.value((*dependency, "status"))
+        if status is not None:
+            draft.move((*dependency, "status"), (*to, "condition"), "Complete" if status == "Complete" else "Ready")
 
 
-def _field(draft: Draft, key: str, at: Loc, places: Sequence[Loc]) -> None:
+def _convert_job_set_field(draft: Draft, key: str, at: Loc, replicated_jobs: Sequence[Loc]) -> None:
+    """Convert a field of a JobSet's spec beside its replicated jobs, which are roles already."""
     source = draft.source
     match key:
         case "suspend" | "ttlSecondsAfterFinished":
-            scalar(draft, at, ("spec", key))
+            carry_number_or_switch(draft, at, ("spec", key))
         case "managedBy":
-            managed(draft, at)
+            carry_managed_by(draft, at)
         case "network" | "coordinator":
-            source.harmless(at, "PrimeMaster tells the ranks of each other")
+            source.mark_harmless(at, "PrimeMaster tells the ranks of each other")
         case "failurePolicy":
-            source.carry((*at, "maxRestarts"), ("spec", "faultTolerance", "maxRestarts"))
-            source.harmless((*at, "restartStrategy"), "PrimeMaster restarts what has to restart")
+            source.mark_carried((*at, "maxRestarts"), ("spec", "faultTolerance", "maxRestarts"))
+            source.mark_harmless((*at, "restartStrategy"), "PrimeMaster restarts what has to restart")
             if source.value((*at, "rules")):
-                source.drop((*at, "rules"), "write faultTolerance.rules, which look at exit codes and reasons")
+                source.mark_dropped((*at, "rules"), _WRITE_RULES)
         case "successPolicy":
-            _success(draft, at, places)
+            _convert_success_policy(draft, at, replicated_jobs)
         case "startupPolicy":
-            _startup(draft, at, places)
+            _convert_startup_policy(draft, at, role_count=len(replicated_jobs))
         case "volumeClaimPolicies":
-            source.drop(at, "make the claims yourself, and name them in the pods' volumes")
+            source.mark_dropped(at, "make the claims yourself, and name them in the pods' volumes")
         case _:
-            pass
+            pass  # has no fate, and is reported as unknown
 
 
-def _success(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
+def _convert_success_policy(draft: Draft, policy: Loc, replicated_jobs: Sequence[Loc]) -> None:
     """Let the job wait for the roles that decide about success."""
     source = draft.source
-    targets = source.words((*at, "targetReplicatedJobs"))
-    names = [source.text((*place, "name")) for place in places]
-    for number, name in enumerate(names):
-        if targets and name not in targets:
-            draft.put(("spec", "roles", number, "driver"), value=False)
-    deciding = targets or names
-    pods = sum(draft.get(("spec", "roles", n, "replicas")) or 1 for n, name in enumerate(names) if name in deciding)
-    if source.value((*at, "operator")) == "Any" and pods > 1:
-        source.drop(at, "the job ends when all its driver roles have ended, not with the first of them")
+    names = [source.text((*replicated_job, "name")) for replicated_job in replicated_jobs]
+    target_names = source.words((*policy, "targetReplicatedJobs"))
+    deciding_names = target_names or names
+    deciding_pods = 0
+    for index, name in enumerate(names):
+        role: Loc = ("spec", "roles", index)
+        if name in deciding_names:
+            deciding_pods += draft.get((*role, "replicas")) or 1
+        else:
+            draft.put((*role, "driver"), value=False)
+    if source.value((*policy, "operator")) == "Any" and deciding_pods > 1:
+        source.mark_dropped(policy, "the job ends when all its driver roles have ended, not with the first of them")
     else:
-        source.carry((*at, "targetReplicatedJobs"), ("spec", "roles"), "driver: false for jobs that do not decide")
-        source.harmless((*at, "operator"), "the job ends when all its driver roles have ended")
+        reason = "driver: false for jobs that do not decide"
+        source.mark_carried((*policy, "targetReplicatedJobs"), ("spec", "roles"), reason)
+        source.mark_harmless((*policy, "operator"), "the job ends when all its driver roles have ended")
 
 
-def _startup(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
+def _convert_startup_policy(draft: Draft, policy: Loc, role_count: int) -> None:
+    """Let each role wait for the one before it, where the order says so."""
     source = draft.source
-    if source.value((*at, "startupPolicyOrder")) == "InOrder":
-        for number in range(1, len(places)):
-            role: Loc = ("spec", "roles", number)
-            before = draft.get(("spec", "roles", number - 1, "name"))
-            draft.put((*role, "dependsOn"), [{"role": before, "condition": "Ready"}])
-        source.carry((*at, "startupPolicyOrder"), ("spec", "roles"), "dependsOn: Ready")
+    if source.value((*policy, "startupPolicyOrder")) == "InOrder":
+        for index in range(1, role_count):
+            previous_name = draft.get(("spec", "roles", index - 1, "name"))
+            draft.put(("spec", "roles", index, "dependsOn"), [{"role": previous_name, "condition": "Ready"}])
+        source.mark_carried((*policy, "startupPolicyOrder"), ("spec", "roles"), "dependsOn: Ready")
     else:
-        source.harmless(at, "roles start together")
+        source.mark_harmless(policy, "roles start together")

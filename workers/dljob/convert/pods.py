@@ -11,44 +11,56 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from dljob.convert.command import expanded, launcher, mentions, of_words, refers
-from dljob.convert.source import UNKNOWN, Draft, SourceManifest, UnfitError
+from dljob.convert.command import expand_references, find_launcher, parse_words, reads_variable, refers_to_any
+from dljob.convert.source import UNKNOWN_FIELD, Draft, SourceManifest, UnfitError
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
-from dljob.spec.rules.outside import inside, is_ours
-from dljob.spec.rules.templates import CONTAINER_FIELDS, POD_FIELDS, WORKER
+from dljob.spec.rules.outside import inside as reserved_folder_of
+from dljob.spec.rules.outside import is_ours as is_reserved_label
+from dljob.spec.rules.templates import CONTAINER_FIELDS, POD_FIELDS
+from dljob.spec.rules.templates import WORKER as RAY_CONTAINER
 from dljob.spec.scalars import ENV_PATTERN
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import did_you_mean, path_of
 
-DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-ARCH = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
-WRITTEN = ("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "selfLink", "ownerReferences")
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+ARCH_LABELS = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
+SERVER_METADATA_FIELDS = (
+    *("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "selfLink", "ownerReferences"),
+)
 """Fields of metadata that the API server writes."""
-BY_SERVER = "the API server writes it"
-DRIVER = "driver"
+SET_BY_SERVER = "the API server writes it"
+DRIVER_GROUP = "driver"
 """Node group of a RayJob's driver, made from headGroupSpec."""
-BY_RAY = ("RAY_IP", "FQ_RAY_IP", "RAY_ADDRESS", "RAY_PORT", "REDIS_PASSWORD")
-_EXPANDED = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.]*)\)")
+SET_BY_RAY = ("RAY_IP", "FQ_RAY_IP", "RAY_ADDRESS", "RAY_PORT", "REDIS_PASSWORD")
+_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.]*)\)")
 _RESERVED_VOLUMES = re.compile(r"dljob(-.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Devices of a pod, which are all of one kind."""
+
+    kind: str
+    """Such as GPU, NPU or Neuron."""
+    count: int
 
 
 @dataclass(slots=True)
 class ConvertedPod:
-    """What a pod template says about its process."""
+    """A converted pod template: its places, and what it says about the process in its main container."""
 
-    loc: Loc
+    container_loc: Loc
     """Place of the main container in the source."""
-    group: Loc
-    """Place of its machines in the DLJob."""
+    group_loc: Loc
+    """Place of its node group in the DLJob."""
     cpu: str | None = None
-    devices: tuple[str, int] | None = None
-    """Kind and number of devices."""
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables with a plain value."""
-    inner: set[str] = field(default_factory=set[str])
+    devices: Devices | None = None
+    plain_env: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables with a plain value, which become the role's."""
+    pod_variables: set[str] = field(default_factory=set[str])
     """Variables that stay in the pod, whose values only a process there knows."""
-    rank_variables: dict[str, Loc] = field(default_factory=dict[str, Loc])
+    rank_dependent: dict[str, Loc] = field(default_factory=dict[str, Loc])
     """Variables of the manifest that depend on the rank, with their places: `variables` says what becomes of them."""
     workdir: str = ""
     probes: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -56,540 +68,524 @@ class ConvertedPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How the pods of a kind of manifest differ."""
+class PodConventions:
+    """How pods of one kind of manifest differ from those of other kinds."""
 
-    main: tuple[str, ...] = ()
+    main_container_names: tuple[str, ...] = ()
     """Names of the main container, where neither an annotation nor its launcher or devices say which it is."""
-    ray: bool = False
+    runs_ray: bool = False
     """Whether the pod runs Ray, so that command, probes and ports are those of `ray start`."""
-    rank_variables: tuple[str, ...] = ()
+    rank_dependent: tuple[str, ...] = ()
     """Variables that depend on the rank: PrimeMaster gives them to it, or its command sets them."""
-    sets: tuple[str, ...] = ()
+    set_by_controller: tuple[str, ...] = ()
     """Variables that the controller of this kind sets in each pod, beside those of torch."""
-    ports: tuple[str, ...] = ()
+    rendezvous_ports: tuple[str, ...] = ()
     """Names of ports of the rendezvous."""
 
 
-def metadata(draft: Draft, loc: Loc, to: Loc) -> None:
+def _convert_pod_metadata(draft: Draft, loc: Loc, to: Loc) -> None:
     """Carry labels and annotations of a pod template."""
     source = draft.source
-    for key, at in source.keys(loc):
+    for key, at in source.fields(loc):
         if key in ("labels", "annotations"):
-            for name, place in source.keys(at):
-                _label(draft, place, (*to, key, name), name)
+            for name, label_loc in source.fields(at):
+                if is_reserved_label(name) or name == "ray.io/is-ray-node":
+                    source.mark_harmless(label_loc, "dljob and KubeRay set it")
+                elif (text := source.text(label_loc)) is not None:
+                    draft.move(label_loc, (*to, key, name), text)
         elif key in ("name", "namespace", "generateName"):
-            source.harmless(at, "KubeRay names the pods")
-        elif key in WRITTEN:
-            source.harmless(at, BY_SERVER)
+            source.mark_harmless(at, "KubeRay names the pods")
+        elif key in SERVER_METADATA_FIELDS:
+            source.mark_harmless(at, SET_BY_SERVER)
 
 
-def _label(draft: Draft, loc: Loc, to: Loc, name: str) -> None:
-    source = draft.source
-    if is_ours(name) or name == "ray.io/is-ray-node":
-        source.harmless(loc, "dljob and KubeRay set it")
-    elif (text := source.text(loc)) is not None:
-        draft.move(loc, to, text)
-
-
-def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> ConvertedPod:
-    """Convert a pod template into the node group at `group`, and return what it says about its process.
-
-    Args:
-        draft: the DLJob in the making; the node group has its name already.
-        template: place of the pod template.
-        group: place of the node group.
-        manner: how pods of this kind of manifest differ.
-    """
+def convert_pod_template(draft: Draft, template: Loc, group: Loc, conventions: PodConventions) -> ConvertedPod:
+    """Convert a pod template into the template of a node group, and return what it says about its process."""
     source, to = draft.source, (*group, "template")
-    metadata(draft, (*template, "metadata"), (*to, "metadata"))
+    _convert_pod_metadata(draft, (*template, "metadata"), (*to, "metadata"))
     spec = (*template, "spec")
-    source.stands(template, to)
-    source.stands(spec, (*to, "spec"))
-    pod = ConvertedPod(_main(draft, template, manner), group)
-    default = (*template, "metadata", "annotations", DEFAULT_CONTAINER)
-    if source.value(default) is not None and source.value(default) == source.value((*pod.loc, "name")):
-        draft.move(default, (*to, *default[len(template) :]), WORKER, "the program's container has this name")
-    work = _Work(draft, pod, (*to, "spec"), manner)
-    for key, at in source.keys(spec):
-        _pod_field(work, key, at)
-    _drop_reads(work, template)
-    _architecture(draft, spec)
+    source.note_counterpart(template, to)
+    source.note_counterpart(spec, (*to, "spec"))
+    pod = ConvertedPod(_choose_main_container(draft, template, conventions), group)
+    annotation = ("metadata", "annotations", _DEFAULT_CONTAINER)
+    annotated_name = source.value((*template, *annotation))
+    if annotated_name is not None and annotated_name == source.value((*pod.container_loc, "name")):
+        draft.move((*template, *annotation), (*to, *annotation), RAY_CONTAINER, "the program's container has this name")
+    conversion = _PodConversion(draft, pod, (*to, "spec"), conventions)
+    for key, at in source.fields(spec):
+        _convert_pod_field(conversion, key, at)
+    _drop_fields_that_read_missing_values(conversion, template)
+    _copy_architecture_to_job_head(draft, spec)
     return pod
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _PodConversion:
     """A pod on its way into the template of a node group."""
 
     draft: Draft
     pod: ConvertedPod
-    to: Loc
-    """The pod's spec in the template."""
-    manner: Manner
+    pod_spec_loc: Loc
+    """Place of the pod's spec in the template of the DLJob."""
+    conventions: PodConventions
 
-    def ray(self) -> Loc:
+    def ray_container_loc(self) -> Loc:
         """Return the place of Ray's container in the template, made where it is not there yet."""
-        containers = self.draft.items((*self.to, "containers"))
-        at = next((at for at, container in enumerate(containers) if container["name"] == WORKER), len(containers))
-        if at == len(containers):
-            self.draft.put((*self.to, "containers", at, "name"), WORKER)
-        return (*self.to, "containers", at)
+        containers = (*self.pod_spec_loc, "containers")
+        names = [container["name"] for container in self.draft.list_at(containers)]
+        if RAY_CONTAINER not in names:
+            self.draft.put((*containers, len(names), "name"), RAY_CONTAINER)
+            return (*containers, len(names))
+        return (*containers, names.index(RAY_CONTAINER))
 
 
-def _pod_field(work: _Work, key: str, at: Loc) -> None:
-    draft, source, to = work.draft, work.draft.source, (*work.to, key)
+def _convert_pod_field(conversion: _PodConversion, key: str, at: Loc) -> None:
+    draft, source, to = conversion.draft, conversion.draft.source, (*conversion.pod_spec_loc, key)
     match key:
         case "containers" | "initContainers":
-            for place in source.items(at):
-                _container(work) if place == work.pod.loc else _sidecar(draft, place, to)
+            for container in source.item_locs(at):
+                if container == conversion.pod.container_loc:
+                    _convert_main_container(conversion)
+                else:
+                    _carry_other_container(draft, container, to)
         case "volumes":
-            for place in source.items(at):
-                _volume(draft, place, to)
+            for volume in source.item_locs(at):
+                _carry_volume(draft, volume, to)
         case "imagePullSecrets":
-            _pull_secrets(draft, at)
+            _carry_pull_secrets(draft, at)
         case "restartPolicy":
-            source.harmless(at, "ranks restart by restartPolicy of their role, and pods by KubeRay")
+            source.mark_harmless(at, "ranks restart by restartPolicy of their role, and pods by KubeRay")
         case _ if key in POD_FIELDS:
             draft.move(at, to)
         case _:
-            _unknown(source, at, key, POD_FIELDS)
+            _suggest_known_field(source, at, key, POD_FIELDS)
 
 
-def _unknown(source: SourceManifest, loc: Loc, key: str, known: Collection[str]) -> None:
-    if hint := did_you_mean(key, known):
-        source.drop(loc, f"unknown field. {hint}")
+def _suggest_known_field(source: SourceManifest, loc: Loc, key: str, known_keys: Collection[str]) -> None:
+    """Drop an unknown field with the key that was meant; without a similar key it stays unknown, which drops it too."""
+    if hint := did_you_mean(key, known_keys):
+        source.mark_dropped(loc, f"unknown field. {hint}")
 
 
-def _main(draft: Draft, template: Loc, manner: Manner) -> Loc:
+def _choose_main_container(draft: Draft, template: Loc, conventions: PodConventions) -> Loc:
     """Return the place of the container that runs the program; the report names it where that needs a choice.
 
     Raises:
         UnfitError: several containers may be the program.
     """
     source, containers = draft.source, (*template, "spec", "containers")
-    names = {place: source.value((*place, "name")) for place in source.items(containers)}
-    usual = [place for place, name in names.items() if name in manner.main]
-    if manner.ray or len(names) < 2:
-        return (usual or list(names) or [(*containers, 0)])[0]
-    annotated = {source.value((*at, "metadata", "annotations", DEFAULT_CONTAINER)) for at in (template, ())}
-    launching = [place for place in names if _launches(source, place)]
-    busy = [place for place in names if place in launching or _has_devices(source, place)]
-    for reason, places in (
-        (f"{DEFAULT_CONTAINER} names it", [place for place, name in names.items() if name in annotated]),
-        ("it alone runs a launcher or has devices", busy),
-        ("it alone runs a launcher", launching),
-        ("its name is the usual one", [place for place in usual if place in busy or not busy]),
+    first_container = (*containers, 0)
+    names = {loc: source.value((*loc, "name")) for loc in source.item_locs(containers)}
+    usually_main = [loc for loc, name in names.items() if name in conventions.main_container_names]
+    if conventions.runs_ray or len(names) < 2:
+        return (usually_main or list(names) or [first_container])[0]
+    annotated_names = {source.value((*loc, "metadata", "annotations", _DEFAULT_CONTAINER)) for loc in (template, ())}
+    with_launcher = [loc for loc in names if _runs_launcher(source, loc)]
+    trainers = [loc for loc in names if loc in with_launcher or _has_devices(source, loc)]
+    for reason, candidates in (
+        (f"{_DEFAULT_CONTAINER} names it", [loc for loc, name in names.items() if name in annotated_names]),
+        ("it alone runs a launcher or has devices", trainers),
+        ("it alone runs a launcher", with_launcher),
+        ("its name is the usual one", [loc for loc in usually_main if loc in trainers or not trainers]),
     ):
-        if len(places) == 1:
-            if places[0] != (*containers, 0):
-                _tell_program(draft, places[0], reason)
-            return places[0]
-    if busy:
-        words = f"{' and '.join(str(names[place]) for place in busy)} may each be the program"
-        raise UnfitError(containers, words, f"name it by the pods' annotation {DEFAULT_CONTAINER}")
-    _tell_program(draft, (*containers, 0), f"it is the first, and no annotation {DEFAULT_CONTAINER} names another")
-    return (*containers, 0)
+        if len(candidates) == 1:
+            if candidates[0] != first_container:
+                _remark_main_container(draft, candidates[0], reason)
+            return candidates[0]
+    if trainers:
+        words = f"{' and '.join(str(names[loc]) for loc in trainers)} may each be the program"
+        raise UnfitError(containers, words, f"name it by the pods' annotation {_DEFAULT_CONTAINER}")
+    reason = f"it is the first, and no annotation {_DEFAULT_CONTAINER} names another"
+    _remark_main_container(draft, first_container, reason)
+    return first_container
 
 
-def _tell_program(draft: Draft, main: Loc, reason: str) -> None:
+def _remark_main_container(draft: Draft, container: Loc, reason: str) -> None:
     """Name the container that is taken for the program of a pod in the report."""
     source = draft.source
-    remark = f"line {source.line(main)}, {path_of(main)}: {source.value((*main, 'name'))} is the program"
+    remark = f"line {source.line(container)}, {path_of(container)}: {source.value((*container, 'name'))} is the program"
     draft.remarks.append(f"{remark}, and others run beside it: {reason}")
 
 
-def _launches(source: SourceManifest, container: Loc) -> bool:
+def _runs_launcher(source: SourceManifest, container: Loc) -> bool:
     """Whether the command of a container starts ranks."""
     words = [word for key in ("command", "args") for word in source.words((*container, key))]
-    return bool(words) and bool(launcher(of_words(words)))
+    return bool(words) and bool(find_launcher(parse_words(words)))
 
 
 def _has_devices(source: SourceManifest, container: Loc) -> bool:
-    amounts = [source.value((*container, "resources", section)) for section in ("limits", "requests")]
+    sections = [source.value((*container, "resources", section)) for section in ("limits", "requests")]
     return any(
         device_kind(name) and str(count) != "0"
-        for named in amounts
-        if isinstance(named, dict)
-        for name, count in cast("dict[str, object]", named).items()
+        for amounts in sections
+        if isinstance(amounts, dict)
+        for name, count in cast("dict[str, object]", amounts).items()
     )
 
 
-def _sidecar(draft: Draft, loc: Loc, to: Loc) -> None:
-    """Carry another container as it is."""
+def _carry_other_container(draft: Draft, loc: Loc, to: Loc) -> None:
+    """Carry a container beside the main one into a list of containers, as it is but for unknown fields."""
     source = draft.source
     name = source.value((*loc, "name"))
     if not isinstance(name, str) or not name:
-        source.drop(loc, "a container without a name cannot be merged into the pod")
+        source.mark_dropped(loc, "a container without a name cannot be merged into the pod")
         return
-    if name in (WORKER, "ray-head", "dljob-init", "wait-gcs-ready"):
-        source.drop(loc, f"the name {name} is taken in pods of dljob: rename it")
+    if name in (RAY_CONTAINER, "ray-head", "dljob-init", "wait-gcs-ready"):
+        source.mark_dropped(loc, f"the name {name} is taken in pods of dljob: rename it")
         return
     draft.append(loc, to)
-    wrong = [(key, at) for key, at in source.keys(loc) if key not in CONTAINER_FIELDS]
-    for key, at in wrong:
+    unknown_fields = [(key, at) for key, at in source.fields(loc) if key not in CONTAINER_FIELDS]
+    for key, at in unknown_fields:
         del draft.get(source.fates[loc].to)[key]
-        source.drop(at, f"unknown field. {did_you_mean(key, CONTAINER_FIELDS)}".strip())
+        source.mark_dropped(at, f"unknown field. {did_you_mean(key, CONTAINER_FIELDS)}".strip())
 
 
-def _volume(draft: Draft, loc: Loc, to: Loc) -> None:
+def _carry_volume(draft: Draft, loc: Loc, to: Loc) -> None:
     source = draft.source
     name = source.value((*loc, "name"))
     if not isinstance(name, str) or not name:
-        source.drop(loc, "a volume without a name cannot be merged into the pod")
+        source.mark_dropped(loc, "a volume without a name cannot be merged into the pod")
     elif _RESERVED_VOLUMES.fullmatch(name):
-        source.drop(loc, f"the volume {name} is reserved for dljob: rename it")
+        source.mark_dropped(loc, f"the volume {name} is reserved for dljob: rename it")
     else:
         draft.append(loc, to)
 
 
-def _pull_secrets(draft: Draft, loc: Loc) -> None:
+def _carry_pull_secrets(draft: Draft, loc: Loc) -> None:
+    """Carry the secrets of a pod to those of the whole job, each once."""
     source, to = draft.source, ("spec", "imagePullSecrets")
-    for at in source.items(loc):
-        had = draft.items(to)
-        if source.value(at) in had:
-            source.carry(at, (*to, had.index(source.value(at))))
+    for at in source.item_locs(loc):
+        secrets = draft.list_at(to)
+        if source.value(at) in secrets:
+            source.mark_carried(at, (*to, secrets.index(source.value(at))))
         else:
             draft.append(at, to)
 
 
-def _architecture(draft: Draft, spec: Loc) -> None:
-    """Let the head run on the same kind of machine: it has the same image."""
-    source, to = draft.source, ("spec", "head", "template", "spec")
-    for name in ARCH:
-        arch = source.value((*spec, "nodeSelector", name)) or _only(source, spec, name)
-        if isinstance(arch, str) and draft.get((*to, "nodeSelector", name)) is None:
-            draft.put((*to, "nodeSelector", name), arch)
+def _copy_architecture_to_job_head(draft: Draft, spec: Loc) -> None:
+    """Let the head run on machines of the architecture that a pod's spec demands: it has the same image."""
+    source, head_spec = draft.source, ("spec", "head", "template", "spec")
+    for label in ARCH_LABELS:
+        arch = source.value((*spec, "nodeSelector", label)) or _sole_affinity_value(source, spec, label)
+        if isinstance(arch, str) and draft.get((*head_spec, "nodeSelector", label)) is None:
+            draft.put((*head_spec, "nodeSelector", label), arch)
             if tolerations := source.value((*spec, "tolerations")):
-                draft.put((*to, "tolerations"), tolerations)
-            draft.remarks.append(f"{name}: {arch} also stands at the head, which has the same image")
+                draft.put((*head_spec, "tolerations"), tolerations)
+            draft.remarks.append(f"{label}: {arch} also stands at the head, which has the same image")
 
 
-def _only(source: SourceManifest, spec: Loc, name: str) -> str | None:
+def _sole_affinity_value(source: SourceManifest, spec: Loc, label: str) -> str | None:
     """Return the one value of a label that a pod's required affinity allows; None if there are more."""
-    required = (*spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    allowed = set[str]()
-    for number in range(_length(source, terms := (*required, "nodeSelectorTerms"))):  # any of them
-        expressions = (*terms, number, "matchExpressions")
-        for place in range(_length(source, expressions)):  # all of them
-            key, operator = (source.value((*expressions, place, field)) for field in ("key", "operator"))
-            if (key, operator) == (name, "In"):
-                values = (*expressions, place, "values")
-                allowed |= {str(source.value((*values, at))) for at in range(_length(source, values))}
+    terms = (*spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    allowed_values = set[str]()
+    for term_index in range(_list_length(source, terms)):  # any of them
+        expressions = (*terms, term_index, "matchExpressions")
+        for expression_index in range(_list_length(source, expressions)):  # all of them
+            expression = (*expressions, expression_index)
+            values = (*expression, "values")
+            if source.value((*expression, "key")) == label and source.value((*expression, "operator")) == "In":
+                allowed_values |= {str(source.value((*values, i))) for i in range(_list_length(source, values))}
                 break
         else:
             return None
-    return allowed.pop() if len(allowed) == 1 else None
+    return allowed_values.pop() if len(allowed_values) == 1 else None
 
 
-def _length(source: SourceManifest, loc: Loc) -> int:
+def _list_length(source: SourceManifest, loc: Loc) -> int:
+    """Return the length of a list; 0 for a value of another type, which is not dropped."""
     value = source.value(loc)
     return len(cast("list[object]", value)) if isinstance(value, list) else 0
 
 
-def _container(work: _Work) -> None:
-    """Convert the main container."""
-    source = work.draft.source
-    for key, at in source.keys(work.pod.loc):
-        if key in _HANDLERS:
-            _HANDLERS[key](work, at)
+def _convert_main_container(conversion: _PodConversion) -> None:
+    """Convert the fields of the main container; command and args of a program are left to its role."""
+    source, runs_ray = conversion.draft.source, conversion.conventions.runs_ray
+    for key, at in source.fields(conversion.pod.container_loc):
+        if key in _CONTAINER_FIELD_CONVERTERS:
+            _CONTAINER_FIELD_CONVERTERS[key](conversion, at)
         elif key in ("command", "args"):
-            if work.manner.ray and _SHELL_ALONE.fullmatch(" ".join(source.words(at))):
-                source.harmless(at, "dljob starts Ray")
-            elif work.manner.ray:
-                source.drop(at, "dljob starts Ray: write what runs before `ray start` into the image")
+            if runs_ray and _SHELL_WITHOUT_TEXT.fullmatch(" ".join(source.words(at))):
+                source.mark_harmless(at, "dljob starts Ray")
+            elif runs_ray:
+                source.mark_dropped(at, "dljob starts Ray: write what runs before `ray start` into the image")
         elif key in CONTAINER_FIELDS:
-            work.draft.move(at, (*work.ray(), key))
+            conversion.draft.move(at, (*conversion.ray_container_loc(), key))
         else:
-            _unknown(source, at, key, CONTAINER_FIELDS)
+            _suggest_known_field(source, at, key, CONTAINER_FIELDS)
 
 
 _SHELL = r"(/bin/)?(ba)?sh -l?c( --)?"
-_SHELL_ALONE = re.compile(rf"({_SHELL})?")
+_SHELL_WITHOUT_TEXT = re.compile(rf"({_SHELL})?")
 _RAY_STOP = re.compile(rf"({_SHELL} )?ray stop( --force| -f)?")
-_PROBE = frozenset(
-    (
-        "httpGet",
-        "tcpSocket",
-        "exec",
-        "initialDelaySeconds",
-        "periodSeconds",
-        "timeoutSeconds",
-        "successThreshold",
-        "failureThreshold",
-    )
-)
+_ROLE_PROBE_FIELDS = {
+    *("httpGet", "tcpSocket", "exec", "initialDelaySeconds", "periodSeconds", "timeoutSeconds"),
+    *("successThreshold", "failureThreshold"),
+}
 
 
-def _container_name(work: _Work, at: Loc) -> None:
-    work.draft.source.harmless(at, f"Ray's container is {WORKER}")
-
-
-def _probe(work: _Work, at: Loc) -> None:
-    source = work.draft.source
-    if work.manner.ray:
-        source.harmless(at, "KubeRay probes Ray")
-    elif _PROBE.issuperset(key for key, _ in source.keys(at)) and source.value((*at, "httpGet", "host")) is None:
-        work.pod.probes[str(at[-1])] = source.value(at)
-    else:
-        source.drop(at, f"roles[].{at[-1]} has not all of its fields")
-
-
-def _shared(work: _Work, loc: Loc) -> None:
-    """Carry a field of the whole job; where pods differ, into the template."""
-    draft, source, key = work.draft, work.draft.source, str(loc[-1])
-    value = source.text(loc)
-    if not value:
+def _convert_probe(conversion: _PodConversion, at: Loc) -> None:
+    """Keep a probe for the role; of a pod that runs Ray it is harmless."""
+    source, probe_name = conversion.draft.source, str(at[-1])
+    if conversion.conventions.runs_ray:
+        source.mark_harmless(at, "KubeRay probes Ray")
         return
-    had = draft.get(("spec", key))
-    if had is None:
-        draft.put(("spec", key), value)
-    if had in (None, value):
-        source.carry(loc, ("spec", key))
+    has_known_fields = _ROLE_PROBE_FIELDS.issuperset(key for key, _ in source.fields(at))
+    if has_known_fields and source.value((*at, "httpGet", "host")) is None:
+        conversion.pod.probes[probe_name] = source.value(at)
     else:
-        draft.move(loc, (*work.ray(), key))
+        source.mark_dropped(at, f"roles[].{probe_name} has not all of its fields")
 
 
-def _workdir(work: _Work, loc: Loc) -> None:
-    draft, source = work.draft, work.draft.source
-    work.pod.workdir = source.text(loc) or ""
-    if not work.manner.ray:
+def _carry_to_job_or_container(conversion: _PodConversion, loc: Loc) -> None:
+    """Carry an image or its pull policy to the whole job; where pods differ, to Ray's container of this pod."""
+    draft, source, key = conversion.draft, conversion.draft.source, str(loc[-1])
+    text = source.text(loc)
+    if not text:
+        return
+    if draft.get(("spec", key)) is None:
+        draft.put(("spec", key), text)
+    if draft.get(("spec", key)) == text:
+        source.mark_carried(loc, ("spec", key))
+    else:
+        draft.move(loc, (*conversion.ray_container_loc(), key))
+
+
+def _convert_workdir(conversion: _PodConversion, loc: Loc) -> None:
+    """Keep the folder for the role; of a pod that runs Ray only the driver's is needed."""
+    draft, source = conversion.draft, conversion.draft.source
+    conversion.pod.workdir = source.text(loc) or ""
+    if not conversion.conventions.runs_ray:
         return
     if draft.get(("spec", "runtimeEnv", "working_dir")):
-        source.harmless(loc, "runtimeEnv.working_dir takes its place")
-    elif draft.get((*work.pod.group, "name")) != DRIVER:  # its folder becomes the driver's
-        source.drop(loc, "tasks of Ray start in the job's folder")
+        source.mark_harmless(loc, "runtimeEnv.working_dir takes its place")
+    elif draft.get((*conversion.pod.group_loc, "name")) != DRIVER_GROUP:
+        source.mark_dropped(loc, "tasks of Ray start in the job's folder")
 
 
-def _mounts(work: _Work, loc: Loc) -> None:
-    source, mounted_paths = work.draft.source, set[str]()
-    for at in source.items(loc):
+def _convert_volume_mounts(conversion: _PodConversion, loc: Loc) -> None:
+    source, mounted_paths = conversion.draft.source, set[str]()
+    for at in source.item_locs(loc):
         path = source.value((*at, "mountPath"))
         if not isinstance(path, str) or not path:
-            source.drop(at, "a mount without mountPath cannot be merged into the pod")
-        elif inside(path):
-            source.drop(at, f"{path} lies in {inside(path)}, which is reserved for dljob")
+            source.mark_dropped(at, "a mount without mountPath cannot be merged into the pod")
+        elif reserved_folder_of(path):
+            source.mark_dropped(at, f"{path} lies in {reserved_folder_of(path)}, which is reserved for dljob")
         elif path in mounted_paths:
-            source.drop(at, f"{path} is mounted twice")
+            source.mark_dropped(at, f"{path} is mounted twice")
         else:
             mounted_paths.add(path)
-            work.draft.append(at, (*work.ray(), "volumeMounts"))
+            conversion.draft.append(at, (*conversion.ray_container_loc(), "volumeMounts"))
 
 
 _RAY_PORTS = (6379, 10001, 8265, 8080, 8000, 52365, 44217, 44227)
 
 
-def _ports(work: _Work, loc: Loc) -> None:
-    source, manner = work.draft.source, work.manner
-    for at in source.items(loc):
+def _convert_ports(conversion: _PodConversion, loc: Loc) -> None:
+    """Carry named ports into the pod; those of Ray, of the rendezvous and without a name are harmless."""
+    source, conventions = conversion.draft.source, conversion.conventions
+    for at in source.item_locs(loc):
         name, number = source.value((*at, "name")), source.value((*at, "containerPort"))
-        if manner.ray and number in _RAY_PORTS:
-            source.harmless(at, "dljob and KubeRay open Ray's ports")
-        elif name in manner.ports or (not manner.ray and not name):
-            source.harmless(at, "PrimeMaster takes a free port for the rendezvous; other ports need no declaration")
+        if conventions.runs_ray and number in _RAY_PORTS:
+            source.mark_harmless(at, "dljob and KubeRay open Ray's ports")
+        elif name in conventions.rendezvous_ports or (not conventions.runs_ray and not name):
+            reason = "PrimeMaster takes a free port for the rendezvous; other ports need no declaration"
+            source.mark_harmless(at, reason)
         elif not isinstance(name, str):
-            source.harmless(at, "a port needs no declaration")
+            source.mark_harmless(at, "a port needs no declaration")
         else:
-            work.draft.append(at, (*work.ray(), "ports"))
+            conversion.draft.append(at, (*conversion.ray_container_loc(), "ports"))
 
 
-def _lifecycle(work: _Work, loc: Loc) -> None:
-    source = work.draft.source
+def _drop_lifecycle(conversion: _PodConversion, loc: Loc) -> None:
+    """Drop hooks of a container, but for a preStop that stops Ray, which is harmless."""
+    source = conversion.draft.source
     if _RAY_STOP.fullmatch(" ".join(source.words((*loc, "preStop", "exec", "command")))):
-        source.harmless((*loc, "preStop"), "dljob has a preStop of its own, which saves checkpoints first")
-    for key, at in source.keys(loc):
+        source.mark_harmless((*loc, "preStop"), "dljob has a preStop of its own, which saves checkpoints first")
+    for key, at in source.fields(loc):
         if at not in source.fates:
-            source.drop(at, f"{key} would take the place of dljob's own, which saves checkpoints")
+            source.mark_dropped(at, f"{key} would take the place of dljob's own, which saves checkpoints")
 
 
-def _env(work: _Work, loc: Loc) -> None:
-    """Carry variables: plain ones to the role later (`Pod.env`), the others into the pod."""
-    source, manner = work.draft.source, work.manner
+def _convert_env(conversion: _PodConversion, loc: Loc) -> None:
+    """Keep plain variables for the role (`plain_env`), and carry the others into the pod."""
+    source, pod, conventions = conversion.draft.source, conversion.pod, conversion.conventions
     # A variable that others of the pod refer to must be in the pod as well.
-    texts = [str(source.value((*at, "value"))) for at in source.items(loc)]
-    referred = {name for text in texts for name in _EXPANDED.findall(text)}
-    for at in source.items(loc):
-        name, value = source.value((*at, "name")), source.value((*at, "value"))
+    texts = [str(source.value((*at, "value"))) for at in source.item_locs(loc)]
+    referenced_names = {name for text in texts for name in _REFERENCE.findall(text)}
+    for at in source.item_locs(loc):
+        name, text = source.value((*at, "name")), str(source.value((*at, "value")))
+        # Tasks of Ray need it, others refer to it, or Kubernetes expands it.
+        is_needed_in_pod = conventions.runs_ray or name in referenced_names or _REFERENCE.search(text)
         if not isinstance(name, str) or not name:
-            source.drop(at, "a variable without a name")
-        elif name in manner.rank_variables or (manner.rank_variables and _is_index(source, at)):
-            work.pod.rank_variables[name] = at
-            source.harmless(at, "PrimeMaster gives it to each rank")
-        elif manner.ray and (name in BY_RAY or name.startswith("RAY_AUTH_")):
-            source.harmless(at, "KubeRay and dljob set it")
+            source.mark_dropped(at, "a variable without a name")
+        elif name in conventions.rank_dependent or (conventions.rank_dependent and _is_pod_index(source, at)):
+            pod.rank_dependent[name] = at
+            source.mark_harmless(at, "PrimeMaster gives it to each rank")
+        elif conventions.runs_ray and (name in SET_BY_RAY or name.startswith("RAY_AUTH_")):
+            source.mark_harmless(at, "KubeRay and dljob set it")
         elif name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME":
-            source.drop(at, f"{name} is set by dljob")
-        elif source.value((*at, "valueFrom")) is not None or _in_pod(name, value, referred, manner):
-            _pod_variable(work, at, name)
+            source.mark_dropped(at, f"{name} is set by dljob")
+        elif is_needed_in_pod or source.value((*at, "valueFrom")) is not None or not re.fullmatch(ENV_PATTERN, name):
+            _carry_variable_to_pod(conversion, at, name)
         else:
-            work.pod.env[name] = expanded(source.text((*at, "value")) or "", {})
-            plain_variable(source, at, name)
+            pod.plain_env[name] = expand_references(source.text((*at, "value")) or "", {})
+            carry_variable_to_role(source, at, name)
 
 
-PENDING_ENV: Loc = ("<env>",)
-"""Stand-in for the place of a variable until its role is known (`place_env`)."""
+ENV_OF_UNKNOWN_ROLE: Loc = ("<env>",)
+"""Stand-in for the place of a variable until its role is known (`carry_plain_env`)."""
 
 
-def plain_variable(source: SourceManifest, loc: Loc, name: str) -> None:
+def carry_variable_to_role(source: SourceManifest, loc: Loc, name: str) -> None:
     """Carry a plain variable to a role that is not known yet."""
-    source.carry(loc, (*PENDING_ENV, name))
-    for key, at in source.keys(loc):
+    source.mark_carried(loc, (*ENV_OF_UNKNOWN_ROLE, name))
+    for key, at in source.fields(loc):
         if key not in ("name", "value"):
-            source.drop(at, UNKNOWN)
+            source.mark_dropped(at, UNKNOWN_FIELD)
 
 
-def _is_index(source: SourceManifest, loc: Loc) -> bool:
+def _is_pod_index(source: SourceManifest, loc: Loc) -> bool:
     """Whether a variable is the index of the pod in an Indexed Job, which pods of a RayCluster have not."""
     path = str(source.value((*loc, "valueFrom", "fieldRef", "fieldPath")))
     return path.endswith("['batch.kubernetes.io/job-completion-index']")
 
 
-_FIELD = re.compile(r"metadata\.(label|annotation)s\['(.+)'\]")
-_SELECTED = re.compile(
+_METADATA_FIELD_PATH = re.compile(r"metadata\.(?P<section>label|annotation)s\['(?P<name>.+)'\]")
+_CONTROLLER_LABEL = re.compile(
     r"(batch\.kubernetes\.io|jobset\.sigs\.k8s\.io|(training|trainer)\.kubeflow\.org)/.+|job-name|controller-uid"
 )
 """Labels that controllers of jobs give to their pods."""
 
 
-def _drop_reads(work: _Work, template: Loc) -> None:
-    """Drop what is carried into a pod and reads there what only the manifest's own controller gives to pods."""
-    source, spec = work.draft.source, (*template, "spec")
+def _drop_fields_that_read_missing_values(conversion: _PodConversion, template: Loc) -> None:
+    """Drop carried fields of a pod that read labels or variables which only the manifest's own controller sets."""
+    source, spec = conversion.draft.source, (*template, "spec")
     for leaf in source.leaves(spec):
         if source.fate(leaf).kind != "carried":
             continue
-        text, inner = str(source.value(leaf)), leaf[len(spec) :]
-        if match := _FIELD.fullmatch(text) if leaf[-1] == "fieldPath" else None:
-            labels = [(match[1], match[2])]
-        elif inner[0] in ("affinity", "topologySpreadConstraints"):
-            labels = [("label", str(part)) for part in (*inner, text) if _SELECTED.fullmatch(str(part))]
-        else:
-            labels = []
-        missing = [f"{kind} {key}" for kind, key in labels if _is_missing(work, template, kind, key)]
-        if inner[0] in ("containers", "initContainers"):
-            missing += _missing_variables(work, (*spec, *inner[:2]), inner, text)
+        text, path_in_spec = str(source.value(leaf)), leaf[len(spec) :]
+        missing: list[str] = []
+        if leaf[-1] == "fieldPath" and (match := _METADATA_FIELD_PATH.fullmatch(text)):
+            missing += _missing_metadata(conversion, template, match["section"], [match["name"]])
+        elif path_in_spec[0] in ("affinity", "topologySpreadConstraints"):
+            texts = [str(part) for part in (*path_in_spec, text)]
+            labels = [part for part in texts if _CONTROLLER_LABEL.fullmatch(part)]
+            missing += _missing_metadata(conversion, template, "label", labels)
+        if path_in_spec[0] in ("containers", "initContainers"):
+            container = (*spec, *path_in_spec[:2])
+            is_command = "command" in path_in_spec or "args" in path_in_spec
+            missing += _missing_variables(conversion, container, text, is_command=is_command)
         if missing:
             words = f"pods of a RayCluster have no {missing[0]}; a rank has DLJOB_RANK, GROUP_RANK and LOCAL_RANK"
-            source.drop(leaf, words)
+            source.mark_dropped(leaf, words)
 
 
-def _is_missing(work: _Work, template: Loc, kind: str, key: str) -> bool:
-    """Whether neither the manifest nor KubeRay gives a label or annotation to the pods."""
-    metadata = work.draft.source.value((*template, "metadata", f"{kind}s"))
-    is_own = isinstance(metadata, dict) and key in metadata
-    return not is_own and not (work.manner.ray and key.startswith("ray.io/"))
+def _missing_metadata(conversion: _PodConversion, template: Loc, section: str, names: list[str]) -> list[str]:
+    """Return the labels or annotations, as `section` says, that neither the manifest nor KubeRay gives the pods."""
+    entries = conversion.draft.source.value((*template, "metadata", f"{section}s"))
+    known_names = set(cast("dict[str, str]", entries) if isinstance(entries, dict) else ())
+    if conversion.conventions.runs_ray:
+        known_names |= {name for name in names if name.startswith("ray.io/")}
+    return [f"{section} {name}" for name in names if name not in known_names]
 
 
-def _missing_variables(work: _Work, container: Loc, inner: Loc, text: str) -> list[str]:
-    """Return the variables of a rank that a field of a container reads, where the container does not set them."""
-    source = work.draft.source
-    names = {*work.manner.rank_variables, *work.manner.sets}
-    if container == work.pod.loc:
-        names |= work.pod.rank_variables.keys()
+def _missing_variables(conversion: _PodConversion, container: Loc, text: str, *, is_command: bool) -> list[str]:
+    """Return the variables of a rank that a text of a container reads, and that the container does not set."""
+    source = conversion.draft.source
+    names = {*conversion.conventions.rank_dependent, *conversion.conventions.set_by_controller}
+    if container == conversion.pod.container_loc:
+        names |= conversion.pod.rank_dependent.keys()
     else:
-        names -= {source.value((*at, "name")) for at in source.items((*container, "env"))}
-    is_shell = "command" in inner or "args" in inner
+        names -= {source.value((*at, "name")) for at in source.item_locs((*container, "env"))}
     return [
         name
         for name in sorted(names)
-        if refers(text, (name,)) or (is_shell and mentions(text, name) and f"{name}=" not in text)
+        if refers_to_any(text, (name,)) or (is_command and reads_variable(text, name) and f"{name}=" not in text)
     ]
 
 
-def _in_pod(name: str, value: object, referred: set[str], manner: Manner) -> bool:
-    """Whether a plain variable belongs into the pod: Kubernetes expands it, or tasks of Ray need it."""
-    return manner.ray or name in referred or bool(_EXPANDED.search(str(value))) or not re.fullmatch(ENV_PATTERN, name)
-
-
-def _pod_variable(work: _Work, loc: Loc, name: str) -> None:
-    draft, source, to = work.draft, work.draft.source, (*work.ray(), "env")
-    if any(variable["name"] == name for variable in draft.items(to)):
-        source.drop(loc, f"{name} is listed twice")
+def _carry_variable_to_pod(conversion: _PodConversion, loc: Loc, name: str) -> None:
+    draft, source, to = conversion.draft, conversion.draft.source, (*conversion.ray_container_loc(), "env")
+    if any(variable["name"] == name for variable in draft.list_at(to)):
+        source.mark_dropped(loc, f"{name} is listed twice")
     elif name == "PYTHONPATH" and not isinstance(source.value((*loc, "value")), str):
-        source.drop(loc, "PYTHONPATH needs a value, to which dljob adds a folder")
+        source.mark_dropped(loc, "PYTHONPATH needs a value, to which dljob adds a folder")
     else:
-        value: dict[str, Any] = dict(source.value(loc))
-        if "value" in value:
-            value["value"] = source.text((*loc, "value")) or ""
-        work.pod.inner.add(name)
-        draft.append(loc, to, value)
+        variable: dict[str, Any] = dict(source.value(loc))
+        if "value" in variable:
+            variable["value"] = source.text((*loc, "value")) or ""
+        conversion.pod.pod_variables.add(name)
+        draft.append(loc, to, variable)
 
 
-def place_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
+def carry_plain_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
     """Put the plain variables of pods into the role that their processes become; the first value of a name counts."""
-    source = draft.source
-    names: list[str] = []
+    source, env = draft.source, (*role, "env")
+    values: dict[str, str] = {}
     for pod in pods:
-        for name, value in pod.env.items():
-            if name not in names:
-                names.append(name)
-                draft.put((*role, "env", len(names) - 1), {"name": name, "value": value})
+        for name, value in pod.plain_env.items():
+            values.setdefault(name, value)
+    for index, (name, value) in enumerate(values.items()):
+        draft.put((*env, index), {"name": name, "value": value})
     for loc, fate in list(source.fates.items()):
-        if fate.kind != "carried" or fate.to[:1] != PENDING_ENV or not any(_below(loc, pod.loc) for pod in pods):
+        in_pods = any(loc[: len(pod.container_loc)] == pod.container_loc for pod in pods)
+        if fate.kind != "carried" or fate.to[:1] != ENV_OF_UNKNOWN_ROLE or not in_pods:
             continue
         name = str(fate.to[1])
-        if name not in names:
-            source.harmless(loc, "it is an option of torchrun, which the role has")
-            continue
-        at = names.index(name)
-        other_value = source.text((*loc, "value"))
-        if other_value is not None and expanded(other_value, {}) != draft.get((*role, "env", at, "value")):
-            source.drop(loc, f"{name} has another value in other pods of the role")
+        text = source.text((*loc, "value"))
+        if name not in values:
+            source.mark_harmless(loc, "it is an option of torchrun, which the role has")
+        elif text is not None and expand_references(text, {}) != values[name]:
+            source.mark_dropped(loc, f"{name} has another value in other pods of the role")
         else:
-            source.carry(loc, (*role, "env", at))
+            source.mark_carried(loc, (*env, list(values).index(name)))
 
 
-def _below(loc: Loc, parent: Loc) -> bool:
-    return loc[: len(parent)] == parent
-
-
-# -- amounts
-
-
-def _resources(work: _Work, loc: Loc) -> None:
-    draft, source, pod = work.draft, work.draft.source, work.pod
-    for key, at in source.keys(loc):
+def _convert_resources(conversion: _PodConversion, loc: Loc) -> None:
+    """Carry CPUs, memory and devices to the node group, and other resources into the pod."""
+    draft, source, pod = conversion.draft, conversion.draft.source, conversion.pod
+    for key, at in source.fields(loc):
         if key not in ("limits", "requests"):
-            draft.move(at, (*work.ray(), "resources", key))
+            draft.move(at, (*conversion.ray_container_loc(), "resources", key))
     for name, pattern in (("cpu", CPU_PATTERN), ("memory", MEMORY_PATTERN)):
-        _amount(work, loc, name, pattern)
-    pod.cpu = draft.get((*pod.group, "cpu"))
+        _carry_amount(conversion, loc, name, pattern)
+    pod.cpu = draft.get((*pod.group_loc, "cpu"))
     for section in ("limits", "requests"):
-        for name, at in source.keys((*loc, section)):
+        for name, at in source.fields((*loc, section)):
             if name in ("cpu", "memory"):
                 continue
             kind = device_kind(name)
             if kind:
-                _devices(draft, pod, at, name, kind)
+                _carry_devices(conversion, at, name, kind)
             else:
-                draft.move(at, (*work.ray(), "resources", section, name))
+                draft.move(at, (*conversion.ray_container_loc(), "resources", section, name))
 
 
-def _amount(work: _Work, loc: Loc, name: str, pattern: str) -> None:
+def _carry_amount(conversion: _PodConversion, loc: Loc, name: str, pattern: str) -> None:
     """Carry CPUs or memory: the limit, else the request; a smaller request stays in the template."""
-    draft, source, to = work.draft, work.draft.source, (*work.pod.group, name)
-    chosen = ""
+    draft, source, to = conversion.draft, conversion.draft.source, (*conversion.pod.group_loc, name)
+    carried_text = ""
     for section in ("limits", "requests"):
         at = (*loc, section, name)
         text = source.text(at)
         if text is None:
             continue
         if not re.fullmatch(pattern, text):
-            form = "2 or 500m" if name == "cpu" else "8Gi"
-            source.drop(at, f"{text} is no amount that dljob reads: write it as {form}")
-        elif not chosen:
-            chosen = text
-            reason = "" if section == "limits" else "the machine's limit as well"
-            draft.move(at, to, text, reason)
-        elif text == chosen:
-            source.carry(at, to)
+            example = "2 or 500m" if name == "cpu" else "8Gi"
+            source.mark_dropped(at, f"{text} is no amount that dljob reads: write it as {example}")
+        elif not carried_text:
+            carried_text = text
+            draft.move(at, to, text, "" if section == "limits" else "the machine's limit as well")
+        elif text == carried_text:
+            source.mark_carried(at, to)
         else:
-            draft.move(at, (*work.ray(), "resources", "requests", name), text)
+            draft.move(at, (*conversion.ray_container_loc(), "resources", "requests", name), text)
 
 
 def device_kind(resource: str) -> str:
     """Return dljob's kind of device for an extended resource of Kubernetes; empty for others, such as rdma/hca."""
-    for kind, usual in KUBERNETES.items():
-        if resource == usual:
+    for kind, usual_resource in KUBERNETES.items():
+        if resource == usual_resource:
             return kind
     domain, _, name = resource.partition("/")
     if name.endswith("gpu") or name.startswith("mig-") or (domain == "gpu.intel.com" and name in ("xe", "i915")):
@@ -599,36 +595,37 @@ def device_kind(resource: str) -> str:
     return "Neuron" if domain == "aws.amazon.com" and name.startswith("neuron") else ""
 
 
-def _devices(draft: Draft, pod: ConvertedPod, loc: Loc, name: str, kind: str) -> None:
-    source, to = draft.source, (*pod.group, "accelerator")
-    count = source.number(loc)
+def _carry_devices(conversion: _PodConversion, loc: Loc, resource: str, kind: str) -> None:
+    """Carry a number of devices to the node group, which has one kind of device."""
+    draft, source, pod = conversion.draft, conversion.draft.source, conversion.pod
+    to, count = (*pod.group_loc, "accelerator"), source.number(loc)
     if count is None:
         return
     if not count:
-        source.harmless(loc, "no devices")
+        source.mark_harmless(loc, "no devices")
     elif pod.devices is None:
-        pod.devices = (kind, count)
+        pod.devices = Devices(kind, count)
         accelerator: dict[str, Any] = {"type": kind, "count": count}
-        if name != KUBERNETES[kind]:
-            accelerator["resourceName"] = name
+        if resource != KUBERNETES[kind]:
+            accelerator["resourceName"] = resource
         draft.put(to, accelerator)
-        source.carry(loc, (*to, "count"))
-    elif draft.get((*to, "resourceName")) in (None, name) and pod.devices == (kind, count):
-        source.carry(loc, (*to, "count"))
+        source.mark_carried(loc, (*to, "count"))
+    elif draft.get((*to, "resourceName")) in (None, resource) and pod.devices == Devices(kind, count):
+        source.mark_carried(loc, (*to, "count"))
     else:
-        source.drop(loc, f"a machine has one kind of device here, and that is {pod.devices[0]}")
+        source.mark_dropped(loc, f"a machine has one kind of device here, and that is {pod.devices.kind}")
 
 
-_HANDLERS: Mapping[str, Callable[[_Work, Loc], None]] = {
-    "name": _container_name,
-    "image": _shared,
-    "imagePullPolicy": _shared,
-    "resources": _resources,
-    "env": _env,
-    "volumeMounts": _mounts,
-    "ports": _ports,
-    "lifecycle": _lifecycle,
-    "workingDir": _workdir,
-    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _probe),
+_CONTAINER_FIELD_CONVERTERS: Mapping[str, Callable[[_PodConversion, Loc], None]] = {
+    "name": lambda conversion, at: conversion.draft.source.mark_harmless(at, f"Ray's container is {RAY_CONTAINER}"),
+    "image": _carry_to_job_or_container,
+    "imagePullPolicy": _carry_to_job_or_container,
+    "resources": _convert_resources,
+    "env": _convert_env,
+    "volumeMounts": _convert_volume_mounts,
+    "ports": _convert_ports,
+    "lifecycle": _drop_lifecycle,
+    "workingDir": _convert_workdir,
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _convert_probe),
 }
 """Fields of the main container that are not carried as they are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dljob.convert.manifest import ConvertedJob, ConvertedPiece, Other, RefusedManifest
+from dljob.convert.manifest import ConvertedJob, ConvertedPiece, OtherManifest, RefusedManifest
 from dljob.convert.source import summarize_losses
 from dljob.spec.text.words import path_of
 from dljob.telemetry.wording import counted
@@ -21,8 +21,8 @@ def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
         place = f"{file}:{piece.line}"
         match piece:
             case ConvertedJob():
-                yield from _job(piece, place, file)
-            case Other():
+                yield from _job_lines(piece, place, file)
+            case OtherManifest():
                 yield f"{place}: {piece.kind} {piece.name}: {piece.reason}"
             case RefusedManifest():
                 yield f"{place}: {piece.kind} {piece.name}: {piece.message}".replace(" :", ":")
@@ -30,17 +30,17 @@ def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
                     yield f"  {piece.hint}"
 
 
-def _job(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
-    others = list(summarize_losses(job.rows))
-    carried = sum(row.fate.kind == "carried" for row in job.rows)
-    harmless = sum(row.fate.kind == "harmless" for row in others)
+def _job_lines(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
+    loss_rows = list(summarize_losses(job.rows))
+    carried_count = sum(row.fate.kind == "carried" for row in job.rows)
+    harmless_count = sum(row.fate.kind == "harmless" for row in loss_rows)
     yield (
-        f"{place}: {job.kind} -> DLJob {job.name}: {counted(carried, 'field')} carried, "
-        f"{harmless} harmless here, {len(others) - harmless} not carried"
+        f"{place}: {job.kind} -> DLJob {job.name}: {counted(carried_count, 'field')} carried, "
+        f"{harmless_count} harmless here, {len(loss_rows) - harmless_count} not carried"
     )
-    for row in others:
-        word = "harmless here" if row.fate.kind == "harmless" else "not carried"
-        yield f"  {file}:{row.line}: {row.path}: {word}: {row.fate.reason}"
+    for row in loss_rows:
+        outcome = "harmless here" if row.fate.kind == "harmless" else "not carried"
+        yield f"  {file}:{row.line}: {row.path}: {outcome}: {row.fate.reason}"
     for remark in job.remarks:
         yield f"  note: {remark}"
     for problem in job.problems:
@@ -49,21 +49,21 @@ def _job(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
 
 def diff(text: str, pieces: Sequence[ConvertedPiece], width: int = 60) -> Iterator[str]:
     """Yield the source beside what became of it, line by line, and then each DLJob; no line of a Secret."""
-    source = text.split("\n")
+    source_lines = text.split("\n")
     for piece in pieces:
-        first, last = piece.lines
+        first_line, last_line = piece.lines
         if not isinstance(piece, ConvertedJob):
-            words = "passed on" if isinstance(piece, Other) and piece.text else "not converted"
-            yield f"{first:5} {piece.kind} {piece.name}: {words}"
+            outcome = "passed on" if isinstance(piece, OtherManifest) and piece.text else "not converted"
+            yield f"{first_line:5} {piece.kind} {piece.name}: {outcome}"
             continue
-        fates: dict[int, list[str]] = {}
+        outcomes_by_line: dict[int, list[str]] = {}
         for row in piece.rows:
-            word = {"carried": "=", "harmless": "~", "dropped": "!"}[row.fate.kind]
+            sign = {"carried": "=", "harmless": "~", "dropped": "!"}[row.fate.kind]
             outcome = path_of(row.fate.to) if row.fate.kind == "carried" else row.fate.reason
-            fates.setdefault(row.line, []).append(f"{word} {outcome}")
-        for number in range(first, last + 1):
-            outcomes = "; ".join(dict.fromkeys(fates.get(number, ())))
-            yield f"{number:5} {source[number - 1][:width]:{width}} {outcomes}".rstrip()
+            outcomes_by_line.setdefault(row.line, []).append(f"{sign} {outcome}")
+        for number in range(first_line, last_line + 1):
+            outcomes = "; ".join(dict.fromkeys(outcomes_by_line.get(number, ())))
+            yield f"{number:5} {source_lines[number - 1][:width]:{width}} {outcomes}".rstrip()
         yield f"--- DLJob {piece.name}"
         for number, line in enumerate(piece.text.splitlines(), 1):
             yield f"{number:5} {line}"

@@ -18,7 +18,7 @@ from dljob.spec.text.words import path_of
 
 Kind: TypeAlias = Literal["carried", "harmless", "dropped"]
 
-UNKNOWN = "unknown field: no version that dljob convert knows has it here"
+UNKNOWN_FIELD = "unknown field: no version that dljob convert knows has it here"
 
 
 class UnfitError(Exception):
@@ -49,7 +49,7 @@ class SourceManifest:
 
     document: Document
     fates: dict[Loc, FieldFate] = field(default_factory=dict[Loc, FieldFate])
-    places: dict[Loc, Loc] = field(default_factory=dict[Loc, Loc])
+    counterparts: dict[Loc, Loc] = field(default_factory=dict[Loc, Loc])
     """Places in the DLJob of fields that hold others, for comments at them."""
 
     @property
@@ -70,7 +70,7 @@ class SourceManifest:
                 return None
         return node
 
-    def keys(self, loc: Loc) -> Iterator[tuple[str, Loc]]:
+    def fields(self, loc: Loc) -> Iterator[tuple[str, Loc]]:
         """Yield the keys of a mapping with their places; a value of another type is dropped."""
         value = self.value(loc)
         if isinstance(value, dict):
@@ -79,18 +79,18 @@ class SourceManifest:
             for key in cast("dict[str, Any]", value):
                 yield key, (*loc, key)
         elif value is not None:
-            self.drop(loc, "must be a mapping")
+            self.mark_dropped(loc, "must be a mapping")
 
-    def items(self, loc: Loc) -> Iterator[Loc]:
+    def item_locs(self, loc: Loc) -> Iterator[Loc]:
         """Yield the places of a list's items; a value of another type is dropped."""
         value = self.value(loc)
         if isinstance(value, list):
             if not value:
                 self.fates.setdefault(loc, FieldFate("harmless", "empty"))
-            for at in range(len(cast("list[Any]", value))):
-                yield (*loc, at)
+            for index in range(len(cast("list[Any]", value))):
+                yield (*loc, index)
         elif value is not None:
-            self.drop(loc, "must be a list")
+            self.mark_dropped(loc, "must be a list")
 
     def text(self, loc: Loc) -> str | None:
         """Return a text, or a number as a text; a value of another type is dropped."""
@@ -100,7 +100,7 @@ class SourceManifest:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
         if value is not None:
-            self.drop(loc, "must be a text")
+            self.mark_dropped(loc, "must be a text")
         return None
 
     def number(self, loc: Loc) -> int | None:
@@ -111,14 +111,14 @@ class SourceManifest:
         if isinstance(value, str) and value.strip().isdecimal():
             return int(value)
         if value is not None:
-            self.drop(loc, "must be a whole number")
+            self.mark_dropped(loc, "must be a whole number")
         return None
 
     def words(self, loc: Loc) -> list[str]:
-        """Return a list of texts."""
-        return [text for at in self.items(loc) if (text := self.text(at)) is not None]
+        """Return the texts of a list; items of another type are dropped."""
+        return [text for item_loc in self.item_locs(loc) if (text := self.text(item_loc)) is not None]
 
-    def carry(self, loc: Loc, to: Loc, reason: str = "") -> None:
+    def mark_carried(self, loc: Loc, to: Loc, reason: str = "") -> None:
         """Record that a field, with all below it, stands at `to` in the DLJob, unless a part of it is lost.
 
         With `reason`, the field as a whole, or together with others, makes the value there.
@@ -126,43 +126,55 @@ class SourceManifest:
         if self.fates.get(loc, _NO_FATE).kind != "dropped":
             self.fates[loc] = FieldFate("carried", reason, to)
 
-    def stands(self, loc: Loc, to: Loc) -> None:
+    def note_counterpart(self, loc: Loc, to: Loc) -> None:
         """Record where the counterpart of a field that holds others stands; its own fields have fates of their own."""
-        self.places[loc] = to
+        self.counterparts[loc] = to
 
-    def harmless(self, loc: Loc, reason: str) -> None:
+    def mark_harmless(self, loc: Loc, reason: str) -> None:
         """Record that a field, with all below it, is not needed, unless it is known to be lost."""
         if self.value(loc) is not None and self.fates.get(loc, _NO_FATE).kind != "dropped":
             self.fates[loc] = FieldFate("harmless", reason)
 
-    def drop(self, loc: Loc, reason: str) -> None:
+    def mark_dropped(self, loc: Loc, reason: str) -> None:
         """Record that a field, with all below it, is lost, which may change what runs; each reason is kept."""
-        last = self.fates.get(loc, _NO_FATE)
-        reasons = [last.reason] if last.kind == "dropped" and last.reason != reason else []
-        self.fates[loc] = FieldFate("dropped", "; ".join([*reasons, reason]))
+        previous = self.fates.get(loc, _NO_FATE)
+        if previous.kind == "dropped" and previous.reason != reason:
+            reason = f"{previous.reason}; {reason}"
+        self.fates[loc] = FieldFate("dropped", reason)
 
     def fate(self, loc: Loc) -> FieldFate:
-        """Return what became of a field: what was said of it, else of the nearest field around it."""
+        """Return the recorded fate of a field, else of the nearest field around it; without any it is unknown."""
         for size in range(len(loc), -1, -1):
-            nearest = self.fates.get(loc[:size])
-            if nearest is None:
+            nearest_fate = self.fates.get(loc[:size])
+            if nearest_fate is None:
                 continue
-            below = loc[size:] if nearest.kind == "carried" and not nearest.reason else ()
-            return replace(nearest, to=(*nearest.to, *below))
+            if nearest_fate.kind == "carried" and not nearest_fate.reason:
+                # A field that is carried as it is has its own fields at the same places below.
+                return replace(nearest_fate, to=(*nearest_fate.to, *loc[size:]))
+            return nearest_fate
         # For Kubernetes, null is as good as nothing.
-        return FieldFate("harmless", "null") if loc and self.value(loc) is None else FieldFate("dropped", UNKNOWN)
+        return FieldFate("harmless", "null") if loc and self.value(loc) is None else FieldFate("dropped", UNKNOWN_FIELD)
 
-    def leaves(self, below: Loc = ()) -> Iterator[Loc]:
-        """Yield the places of all scalars and empty collections, in the order of the text."""
-        value = self.value(below)
+    def target_loc(self, loc: Loc) -> Loc:
+        """Return the place in the DLJob of a field, or of the first carried field in it; empty where there is none."""
+        if not loc:
+            return ()
+        if loc in self.counterparts:
+            return self.counterparts[loc]
+        fates = [self.fate(loc), *map(self.fate, self.leaves(loc))]
+        return next((fate.to for fate in fates if fate.kind == "carried"), ())
+
+    def leaves(self, loc: Loc = ()) -> Iterator[Loc]:
+        """Yield the places of all scalars and empty collections in a field, in the order of the text."""
+        value = self.value(loc)
         if isinstance(value, dict) and value:
             for key in cast("dict[str, Any]", value):
-                yield from self.leaves((*below, key))
+                yield from self.leaves((*loc, key))
         elif isinstance(value, list) and value:
-            for at in range(len(cast("list[Any]", value))):
-                yield from self.leaves((*below, at))
+            for index in range(len(cast("list[Any]", value))):
+                yield from self.leaves((*loc, index))
         else:
-            yield below
+            yield loc
 
     def line(self, loc: Loc) -> int:
         """Return the line of a field."""
@@ -170,8 +182,8 @@ class SourceManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A field of the report: every leaf of the source is below exactly one of them."""
+class ReportRow:
+    """A field in the report with its fate; every leaf of the source is in exactly one row."""
 
     line: int
     path: str
@@ -179,27 +191,28 @@ class Named:
     loc: Loc
 
 
-def named(source: SourceManifest) -> Iterator[Named]:
-    """Yield the fields of a document with their fates; leaves below one record that is not carried are one row."""
-    rows: set[Loc] = set()
+def report_rows(source: SourceManifest) -> Iterator[ReportRow]:
+    """Yield the fields of a document with their fates; leaves in a field that is not carried are one row, its own."""
+    reported_locs: set[Loc] = set()
     for leaf in source.leaves():
-        at = _row(source, leaf)
-        if at not in rows:
-            rows.add(at)
-            yield Named(source.line(at), path_of(at), source.fate(at), at)
+        loc = _reported_field_above(source, leaf)
+        if loc not in reported_locs:
+            reported_locs.add(loc)
+            yield ReportRow(source.line(loc), path_of(loc), source.fate(loc), loc)
 
 
-def summarize_losses(rows: Iterable[Named]) -> Iterator[Named]:
-    """Yield the fields that are not carried, as a reader is told of them: a list whose items have one fate is one."""
+def summarize_losses(rows: Iterable[ReportRow]) -> Iterator[ReportRow]:
+    """Yield the fields that are not carried; items of a list that have one fate are one row, the list's."""
     for parent, group in groupby(rows, lambda row: row.loc[:-1] if row.loc and isinstance(row.loc[-1], int) else row):
-        items = list(group)
-        if isinstance(parent, tuple) and len(items) > 1 and all(item.fate == items[0].fate for item in items):
-            items = [replace(items[0], path=path_of(parent), loc=parent)]
-        yield from (item for item in items if item.fate.kind != "carried")
+        group_rows = list(group)
+        first_row = group_rows[0]
+        if isinstance(parent, tuple) and len(group_rows) > 1 and all(row.fate == first_row.fate for row in group_rows):
+            group_rows = [replace(first_row, path=path_of(parent), loc=parent)]
+        yield from (row for row in group_rows if row.fate.kind != "carried")
 
 
-def _row(source: SourceManifest, leaf: Loc) -> Loc:
-    """Return the field under which a leaf is named."""
+def _reported_field_above(source: SourceManifest, leaf: Loc) -> Loc:
+    """Return the field that stands for a leaf in the report: the nearest with a fate, the leaf itself if carried."""
     for size in range(len(leaf), -1, -1):
         if fate := source.fates.get(leaf[:size]):
             return leaf if fate.kind == "carried" else leaf[:size]
@@ -214,62 +227,61 @@ class Draft:
     document: dict[str, Any] = field(default_factory=dict[str, Any])
     remarks: list[str] = field(default_factory=list[str])
     """What else a user should know."""
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    config_map_texts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Texts of the ConfigMaps in the same file, by their keys."""
 
     def put(self, to: Loc, value: object) -> None:
-        """Set a value; containers on the way are made."""
-        place: Any = self.document
-        for part, after in zip(to, (*to[1:], None), strict=True):
-            new: Any = value if after is None else [] if isinstance(after, int) else {}
-            if isinstance(part, int):
-                if part == len(place):
-                    place.append(new)
-                elif after is None:
-                    place[part] = new
-            elif after is None:
-                place[part] = new
+        """Set a value; mappings and lists on the way to it are made."""
+        container: Any = self.document
+        for depth, part in enumerate(to):
+            is_last = depth == len(to) - 1
+            if is_last:
+                child: Any = value
             else:
-                place.setdefault(part, new)
-            place = place[part]
+                child = [] if isinstance(to[depth + 1], int) else {}
+            if isinstance(part, int) and part == len(container):
+                container.append(child)
+            elif is_last or (isinstance(part, str) and part not in container):
+                container[part] = child
+            container = container[part]
 
     def get(self, to: Loc) -> Any:  # noqa: ANN401 - any JSON
         """Return a value of the DLJob; None where there is none."""
         return SourceManifest(Document(self.document)).value(to)
 
-    def items(self, to: Loc) -> list[Any]:
+    def list_at(self, to: Loc) -> list[Any]:
         """Return a list of the DLJob; empty where there is none."""
         values: list[Any] | None = self.get(to)
         return values or []
 
     def move(self, loc: Loc, to: Loc, value: object = None, reason: str = "") -> None:
-        """Put a field of the document, or the value that takes its place, into the DLJob."""
+        """Put a field of the document into the DLJob, with its own value where none is passed, and mark it carried."""
         self.put(to, self.source.value(loc) if value is None else value)
-        self.source.carry(loc, to, reason)
-
-    def drop_lost(self) -> None:
-        """Drop what is recorded as carried to a place that the DLJob has not, or that holds another field's value."""
-        source = self.source
-        sources: dict[Loc, list[Loc]] = {}
-        for leaf in source.leaves():
-            fate, value = source.fate(leaf), source.value(leaf)
-            if fate.kind != "carried" or value in (None, {}, []):
-                continue
-            target = self.get(fate.to)
-            if target is None:
-                source.drop(leaf, f"the DLJob has no {path_of(fate.to)}")
-            elif not fate.reason and not isinstance(target, dict | list):
-                sources.setdefault(fate.to, []).append(leaf)
-        for to, leaves in sources.items():
-            target = str(self.get(to))
-            values = {leaf: str(source.value(leaf)) for leaf in leaves}
-            winner = next((leaf for leaf, value in values.items() if value == target), None)
-            by = f", as {path_of(winner)} says" if winner else ""
-            for leaf, value in values.items():
-                # One text may be written as another, such as a name; a number may not.
-                if value != target and (value.isdecimal() or len(set(values.values())) > 1):
-                    source.drop(leaf, f"{path_of(to)} is {target}{by}")
+        self.source.mark_carried(loc, to, reason)
 
     def append(self, loc: Loc, to: Loc, value: object = None, reason: str = "") -> None:
-        """Put a field at the end of a list of the DLJob."""
-        self.move(loc, (*to, len(self.items(to))), value, reason)
+        """Move a field to the end of a list of the DLJob."""
+        self.move(loc, (*to, len(self.list_at(to))), value, reason)
+
+    def drop_carried_but_absent(self) -> None:
+        """Drop fields marked as carried to a place that the DLJob has not, or that holds another field's value."""
+        source = self.source
+        leaves_by_target: dict[Loc, list[Loc]] = {}
+        for leaf in source.leaves():
+            fate = source.fate(leaf)
+            if fate.kind != "carried" or source.value(leaf) in (None, {}, []):
+                continue
+            target_value = self.get(fate.to)
+            if target_value is None:
+                source.mark_dropped(leaf, f"the DLJob has no {path_of(fate.to)}")
+            elif not fate.reason and not isinstance(target_value, dict | list):
+                leaves_by_target.setdefault(fate.to, []).append(leaf)
+        for target_loc, leaves in leaves_by_target.items():
+            target_text = str(self.get(target_loc))
+            texts = {leaf: str(source.value(leaf)) for leaf in leaves}
+            equal_leaf = next((leaf for leaf, text in texts.items() if text == target_text), None)
+            evidence = f", as {path_of(equal_leaf)} says" if equal_leaf else ""
+            for leaf, text in texts.items():
+                # One text may be written as another, such as a name; a number may not.
+                if text != target_text and (text.isdecimal() or len(set(texts.values())) > 1):
+                    source.mark_dropped(leaf, f"{path_of(target_loc)} is {target_text}{evidence}")

@@ -7,309 +7,302 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from dljob.convert.jobset import jobs
-from dljob.convert.kubeflow import managed
-from dljob.convert.meta import head, scalar
-from dljob.convert.source import Draft, FieldFate, SourceManifest, UnfitError
+from dljob.convert.jobset import convert_job_set_spec
+from dljob.convert.kubeflow import carry_managed_by
+from dljob.convert.meta import carry_number_or_switch, convert_metadata
+from dljob.convert.source import Draft, SourceManifest, UnfitError
 from dljob.spec.text.tree import Document, Loc
 
-STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-DEFAULT: Mapping[str, Any] = {
+_STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+_TRAINER_POD = {"containers": [{"name": "node", "image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}]}
+_TRAINER_TEMPLATE = {"metadata": {"labels": {_STEP_LABEL: "trainer"}}, "spec": {"template": {"spec": _TRAINER_POD}}}
+_DEFAULT_RUNTIME: Mapping[str, Any] = {
     "kind": "ClusterTrainingRuntime",
     "metadata": {"name": "torch-distributed"},
     "spec": {
         "mlPolicy": {"numNodes": 1, "torch": {}},
-        "template": {
-            "spec": {
-                "replicatedJobs": [
-                    {
-                        "name": "node",
-                        "template": {
-                            "metadata": {"labels": {STEP: "trainer"}},
-                            "spec": {
-                                "template": {
-                                    "spec": {
-                                        "containers": [
-                                            {"name": "node", "image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}
-                                        ]
-                                    }
-                                }
-                            },
-                        },
-                    }
-                ]
-            }
-        },
+        "template": {"spec": {"replicatedJobs": [{"name": "node", "template": _TRAINER_TEMPLATE}]}},
     },
 }
 """The runtime that Kubeflow's trainer 2.3 installs under this name."""
 
 
+_RUNTIME_REF: Loc = ("spec", "runtimeRef")
+_REPLICATED_JOBS: Loc = ("spec", "replicatedJobs")
+_NO_FIELD: Loc = ("<none>",)
+"""Source of a value that no field of the TrainJob has as it is."""
+
+
 @dataclass(slots=True)
 class _Overlay:
-    """A runtime with fields of a TrainJob laid over it, and where each of them came from."""
+    """The JobSet of a runtime, with fields of a TrainJob laid over it."""
 
-    data: dict[str, Any]
-    origin: dict[Loc, Loc] = field(default_factory=dict[Loc, Loc])
+    job_set: dict[str, Any]
+    trainjob_locs: dict[Loc, Loc] = field(default_factory=dict[Loc, Loc])
+    """Place in the JobSet of a value from the TrainJob -> the field that has it there."""
 
-    def lay(self, to: Loc, value: object, loc: Loc) -> None:
-        """Lay a value over the runtime: mappings key by key, lists of named items by name, other items behind."""
-        have = SourceManifest(Document(self.data)).value(to)
-        # A value of another type cannot be laid over it, and stays a field of which nobody said anything.
-        same = all(isinstance(have, kind) == isinstance(value, kind) for kind in (dict, list))
-        if have is not None and not same:
+    def view(self) -> SourceManifest:
+        """Return the JobSet as a document, which shows later changes, too."""
+        return SourceManifest(Document(self.job_set))
+
+    def merge_in(self, to: Loc, value: object, trainjob_loc: Loc) -> None:
+        """Merge a value into the JobSet: mappings by key, lists of named items by name, other items at the end."""
+        present_value = self.view().value(to)
+        # A value of another type cannot be merged: its field gets no fate, and is reported as unknown.
+        has_same_type = all(isinstance(present_value, kind) == isinstance(value, kind) for kind in (dict, list))
+        if present_value is not None and not has_same_type:
             return
         if isinstance(value, dict):
-            if have is None:
+            if present_value is None:
                 self.put(to, {})
             for key, item in cast("dict[str, Any]", value).items():
-                self.lay((*to, key), item, (*loc, key))
+                self.merge_in((*to, key), item, (*trainjob_loc, key))
         elif isinstance(value, list) and to[-1] not in ("command", "args"):
-            if have is None:
+            if present_value is None:
                 self.put(to, [])
-            for at, item in enumerate(cast("list[Any]", value)):
-                self.lay((*to, self._index(to, item)), item, (*loc, at))
+            for index, item in enumerate(cast("list[Any]", value)):
+                self.merge_in((*to, self._index_of_same_name(to, item)), item, (*trainjob_loc, index))
         else:
             self.put(to, cast("object", value))
-            self.origin[to] = loc
+            self.trainjob_locs[to] = trainjob_loc
 
-    def _index(self, to: Loc, item: object) -> int:
-        """Return the index of the item of the same name, or that behind the last one."""
+    def _index_of_same_name(self, to: Loc, item: object) -> int:
+        """Return the index of the item of the same name in a list, or that behind its last one."""
         name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
-        source = SourceManifest(Document(self.data))
-        names = [source.value((*at, "name")) for at in source.items(to)]
+        view = self.view()
+        names = [view.value((*item_loc, "name")) for item_loc in view.item_locs(to)]
         return names.index(name) if name is not None and name in names else len(names)
 
     def put(self, to: Loc, value: object) -> None:
-        """Set a value."""
-        Draft(SourceManifest(Document(None)), self.data).put(to, value)
+        """Set a value of the JobSet."""
+        Draft(SourceManifest(Document(None)), self.job_set).put(to, value)
 
 
 def train_job(draft: Draft, command: Sequence[str], workdir: str, runtimes: Sequence[Mapping[str, Any]]) -> None:
     """Convert a TrainJob."""
     source = draft.source
-    head(draft)
-    source.stands(("spec",), ("spec",))
-    runtime = _runtime(draft, runtimes)
-    policy = _mapping(runtime["spec"].get("mlPolicy"))
-    for name in ("mpi", "jax", "xgboost", "flux"):
-        if policy.get(name) is not None:
-            raise UnfitError(("spec", "runtimeRef"), f"a runtime of {name} cannot be converted", "dljob has torch")
-    overlay = _Overlay({"spec": dict(_mapping(runtime["spec"]["template"].get("spec")))})
-    _before(draft, overlay)
-    source.harmless(("spec", "runtimeRef"), "the runtime's own fields are in the job")
-    torch = _mapping(policy.get("torch"))
-    unread = [*(key for key in policy if key not in ("numNodes", "torch")), *(f"torch.{key}" for key in torch)]
-    for key in unread:
-        if key != "torch.numProcPerNode":
-            source.drop(("spec", "runtimeRef"), f"of its runtime, mlPolicy.{key}: dljob convert does not know it")
-    nodes, ranks_per_node = policy.get("numNodes") or 1, torch.get("numProcPerNode")
-    steps = {name: at for at, name in enumerate(_steps(overlay))}
-    if "trainer" not in steps:
-        raise UnfitError(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")
-    for key, at in source.keys(("spec",)):
-        _field(draft, key, at, overlay, steps)
-    node_count = source.number(("spec", "trainer", "numNodes"))
+    convert_metadata(draft)
+    source.note_counterpart(("spec",), ("spec",))
+    runtime = _copy_runtime(draft, runtimes)
+    policy = _mapping_or_empty(runtime["spec"].get("mlPolicy"))
+    for framework in ("mpi", "jax", "xgboost", "flux"):
+        if policy.get(framework) is not None:
+            raise UnfitError(_RUNTIME_REF, f"a runtime of {framework} cannot be converted", "dljob has torch")
+    overlay = _Overlay({"spec": dict(_mapping_or_empty(runtime["spec"]["template"].get("spec")))})
+    _turn_initializers_into_init_containers(draft, overlay)
+    source.mark_harmless(_RUNTIME_REF, "the runtime's own fields are in the job")
+    torch_policy = _mapping_or_empty(policy.get("torch"))
+    unknown_keys = [key for key in policy if key not in ("numNodes", "torch")]
+    unknown_keys += [f"torch.{key}" for key in torch_policy if key != "numProcPerNode"]
+    for key in unknown_keys:
+        source.mark_dropped(_RUNTIME_REF, f"of its runtime, mlPolicy.{key}: dljob convert does not know it")
+    job_indices = {step: index for index, step in enumerate(_step_names(overlay))}
+    if "trainer" not in job_indices:
+        raise UnfitError(_RUNTIME_REF, "its runtime has no job of the trainer", f"label one {_STEP_LABEL}: trainer")
+    trainer_index = job_indices["trainer"]
+    for key, at in source.fields(("spec",)):
+        _convert_trainjob_field(draft, key, at, overlay, trainer_index)
+    node_count = source.number(("spec", "trainer", "numNodes")) or policy.get("numNodes") or 1
     for key in ("parallelism", "completions"):  # as the trainer sets both
-        overlay.put((*_job(steps["trainer"]), key), node_count or nodes)
-    source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"), "times its ranks")
-    nproc = source.value(("spec", "trainer", "numProcPerNode")) or ranks_per_node or ""
-    _environment(overlay, steps["trainer"], str(nproc))
-    merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks, draft.scripts)
+        overlay.put((*_job_spec_loc(trainer_index), key), node_count)
+    replicas = ("spec", "roles", trainer_index, "replicas")
+    source.mark_carried(("spec", "trainer", "numNodes"), replicas, "times its ranks")
+    nproc_per_node = source.value(("spec", "trainer", "numProcPerNode")) or torch_policy.get("numProcPerNode") or ""
+    _set_nproc_variable(overlay, trainer_index, str(nproc_per_node))
+    merged_draft = Draft(overlay.view(), draft.document, draft.remarks, draft.config_map_texts)
     try:
-        jobs(merged, (), command, workdir, sized=True)
+        convert_job_set_spec(merged_draft, ("spec",), command, workdir, controller_sets_nnodes=True)
     except UnfitError as error:
-        at = next((loc for to, loc in overlay.origin.items() if to[: len(error.loc)] == error.loc), ("spec",))
-        raise UnfitError(at, f"with its runtime {error.message}", error.hint) from None
-    _tell(draft, merged, overlay)
+        for to, trainjob_loc in overlay.trainjob_locs.items():
+            if to[: len(error.loc)] == error.loc:
+                raise UnfitError(trainjob_loc, f"with its runtime {error.message}", error.hint) from None
+        raise UnfitError(("spec",), f"with its runtime {error.message}", error.hint) from None
+    _copy_fates_from_job_set(draft, merged_draft.source, overlay)
 
 
-def _runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _copy_runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a copy of the runtime that a TrainJob names."""
-    source = draft.source
-    name = source.text(("spec", "runtimeRef", "name"))
-    chosen = next((runtime for runtime in runtimes if _mapping(runtime.get("metadata")).get("name") == name), None)
-    if chosen is None and name == "torch-distributed":
-        chosen = DEFAULT
-    template = SourceManifest(Document(cast("Any", chosen or {}))).value(("spec", "template"))
-    if chosen is None or not isinstance(template, dict):
+    name = draft.source.text((*_RUNTIME_REF, "name"))
+    candidates = [runtime for runtime in runtimes if _mapping_or_empty(runtime.get("metadata")).get("name") == name]
+    if name == "torch-distributed":
+        candidates.append(_DEFAULT_RUNTIME)
+    runtime: Mapping[str, Any] = candidates[0] if candidates else {}
+    if not isinstance(_mapping_or_empty(runtime.get("spec")).get("template"), dict):
         hint = "add --runtime FILE, or --kubernetes to read it from the cluster"
-        raise UnfitError(("spec", "runtimeRef"), f"the runtime {name} is not here", hint)
-    return cast("dict[str, Any]", json.loads(json.dumps(chosen)))
+        raise UnfitError(_RUNTIME_REF, f"the runtime {name} is not here", hint)
+    return cast("dict[str, Any]", json.loads(json.dumps(runtime)))
 
 
-def _steps(overlay: _Overlay) -> list[str]:
+def _step_names(overlay: _Overlay) -> list[str]:
     """Return the step of each replicated job: trainer, dataset-initializer, model-initializer, or its name."""
-    source = SourceManifest(Document(overlay.data))
-    places = list(source.items(("spec", "replicatedJobs")))
-    label: Loc = ("template", "metadata", "labels", STEP)
-    names = [str(source.value((*at, *label)) or source.value((*at, "name"))) for at in places]
-    return ["trainer" if len(names) == 1 or (name == "node" and "trainer" not in names) else name for name in names]
+    view = overlay.view()
+    label: Loc = ("template", "metadata", "labels", _STEP_LABEL)
+    names = [str(view.value((*at, *label)) or view.value((*at, "name"))) for at in view.item_locs(_REPLICATED_JOBS)]
+    if len(names) == 1:
+        return ["trainer"]
+    return ["trainer" if name == "node" and "trainer" not in names else name for name in names]
 
 
-def _job(at: int) -> Loc:
-    return ("spec", "replicatedJobs", at, "template", "spec")
+def _job_spec_loc(job_index: int) -> Loc:
+    return (*_REPLICATED_JOBS, job_index, "template", "spec")
 
 
-def _container(overlay: _Overlay, at: int) -> Loc:
-    """Return the main container of a replicated job."""
-    place = (*_job(at), "template", "spec", "containers")
-    source = SourceManifest(Document(overlay.data))
-    names = [source.value((*container, "name")) for container in source.items(place)]
-    return (*place, names.index("node") if "node" in names else 0)
+def _main_container_loc(overlay: _Overlay, job_index: int) -> Loc:
+    """Return the place of a replicated job's main container: that of the name `node`, else the first."""
+    containers, view = (*_job_spec_loc(job_index), "template", "spec", "containers"), overlay.view()
+    names = [view.value((*container, "name")) for container in view.item_locs(containers)]
+    return (*containers, names.index("node") if "node" in names else 0)
 
 
-def _field(draft: Draft, key: str, at: Loc, overlay: _Overlay, steps: Mapping[str, int]) -> None:
+def _convert_trainjob_field(draft: Draft, key: str, at: Loc, overlay: _Overlay, trainer_index: int) -> None:
+    """Carry a field of a TrainJob's spec, or lay it over the runtime; the trainer is a replicated job of that index."""
     source = draft.source
     match key:
         case "suspend" | "activeDeadlineSeconds":
-            scalar(draft, at, ("spec", key))
+            carry_number_or_switch(draft, at, ("spec", key))
         case "managedBy":
-            managed(draft, at)
+            carry_managed_by(draft, at)
         case "trainer":
-            _trainer(draft, at, overlay, steps["trainer"])
+            _merge_trainer(draft, at, overlay, trainer_index)
         case "initializer":
-            _initializers(draft, at, overlay, steps["trainer"])
+            _merge_initializers(draft, at, overlay, trainer_index)
         case "runtimePatches":
-            _patches(draft, at, overlay)
+            for patch in source.item_locs(at):
+                _merge_runtime_patch(draft, patch, overlay)
         case "podTemplateOverrides" | "podSpecOverrides":
-            _overrides(draft, at, overlay)
+            for override in source.item_locs(at):
+                _merge_pod_override(draft, override, overlay)
         case "labels" | "annotations":
-            overlay.lay((*_job(steps["trainer"]), "template", "metadata", key), source.value(at), at)
+            to = (*_job_spec_loc(trainer_index), "template", "metadata", key)
+            overlay.merge_in(to, source.value(at), at)
         case _:
-            pass
+            pass  # has no fate, and is reported as unknown
 
 
-def _trainer(draft: Draft, at: Loc, overlay: _Overlay, number: int) -> None:
-    source, to = draft.source, _container(overlay, number)
-    for key, place in source.keys(at):
+def _merge_trainer(draft: Draft, trainer: Loc, overlay: _Overlay, trainer_index: int) -> None:
+    """Lay the fields of `trainer` over the trainer's container."""
+    source, container = draft.source, _main_container_loc(overlay, trainer_index)
+    for key, at in source.fields(trainer):
         if key in ("image", "command", "args", "env"):
-            overlay.lay((*to, key), source.value(place), place)
+            overlay.merge_in((*container, key), source.value(at), at)
         elif key == "resourcesPerNode":
-            overlay.lay((*to, "resources"), source.value(place), place)
+            overlay.merge_in((*container, "resources"), source.value(at), at)
         elif key == "numProcPerNode":
-            source.carry(place, ("spec", "roles", number, "replicasPerGroup"))
+            source.mark_carried(at, ("spec", "roles", trainer_index, "replicasPerGroup"))
 
 
-def _initializers(draft: Draft, at: Loc, overlay: _Overlay, number: int) -> None:
+def _merge_initializers(draft: Draft, at: Loc, overlay: _Overlay, trainer_index: int) -> None:
     """Lay the fields of initializers over their containers, which run before Ray in each machine of the trainer."""
     source = draft.source
-    place = (*_job(number), "template", "spec", "initContainers")
-    names = [container.get("name") for container in SourceManifest(Document(overlay.data)).value(place) or ()]
-    for key, part in source.keys(at):
+    init_containers = (*_job_spec_loc(trainer_index), "template", "spec", "initContainers")
+    names = [container.get("name") for container in overlay.view().value(init_containers) or ()]
+    for key, initializer in source.fields(at):
         name = f"{key}-initializer"
         if name not in names:
-            source.drop(part, "the runtime has no job for it")
+            source.mark_dropped(initializer, "the runtime has no job for it")
             continue
-        _initializer(draft, part, overlay, (*place, names.index(name)))
+        container = (*init_containers, names.index(name))
+        for field_name, field_loc in source.fields(initializer):
+            if field_name == "storageUri":
+                variable = {"name": "STORAGE_URI", "value": source.text(field_loc)}
+                overlay.merge_in((*container, "env"), [variable], _NO_FIELD)
+            elif field_name == "env":
+                overlay.merge_in((*container, "env"), source.value(field_loc), field_loc)
+            elif field_name == "secretRef":
+                overlay.merge_in((*container, "envFrom"), [{"secretRef": source.value(field_loc)}], _NO_FIELD)
+            if field_name in ("storageUri", "secretRef"):
+                source.mark_carried(field_loc, ("spec", "nodeGroups", 0, "template", "spec", "initContainers"))
 
 
-def _initializer(draft: Draft, at: Loc, overlay: _Overlay, to: Loc) -> None:
-    source = draft.source
-    for key, place in source.keys(at):
-        if key == "storageUri":
-            overlay.lay((*to, "env"), [{"name": "STORAGE_URI", "value": source.text(place)}], ("<env>",))
-        elif key == "env":
-            overlay.lay((*to, "env"), source.value(place), place)
-        elif key == "secretRef":
-            overlay.lay((*to, "envFrom"), [{"secretRef": source.value(place)}], ("<env>",))
-        if key in ("storageUri", "secretRef"):
-            source.carry(place, ("spec", "nodeGroups", 0, "template", "spec", "initContainers"))
-
-
-def _before(draft: Draft, overlay: _Overlay) -> None:
+def _turn_initializers_into_init_containers(draft: Draft, overlay: _Overlay) -> None:
     """Make init containers of the trainer's pods from the jobs of initializers: their images have no Ray."""
-    source = SourceManifest(Document(overlay.data))
-    steps = _steps(overlay)
-    if "trainer" not in steps or all(not step.endswith("-initializer") for step in steps):
+    view, steps = overlay.view(), _step_names(overlay)
+    initializer_steps = [step for step in steps if step.endswith("-initializer")]
+    if "trainer" not in steps or not initializer_steps:
         return
-    pod = (*_job(steps.index("trainer")), "template", "spec")
-    for number, step in enumerate(steps):
-        if not step.endswith("-initializer"):
+    trainer_pod = (*_job_spec_loc(steps.index("trainer")), "template", "spec")
+    for job_index, step in enumerate(steps):
+        if step not in initializer_steps:
             continue
-        pod_spec = (*_job(number), "template", "spec")
-        containers = [_mapping(source.value(at)) for at in source.items((*pod_spec, "containers"))]
+        initializer_pod = (*_job_spec_loc(job_index), "template", "spec")
+        containers = [_mapping_or_empty(view.value(at)) for at in view.item_locs((*initializer_pod, "containers"))]
         # As in Kubeflow, the container of the step's name is the initializer.
         for container in sorted(containers, key=lambda container: container.get("name") != step)[:1]:
-            overlay.lay((*pod, "initContainers"), [{**container, "name": step}], ("<runtime>",))
+            overlay.merge_in((*trainer_pod, "initContainers"), [{**container, "name": step}], _NO_FIELD)
         if len(containers) > 1:
             words = f"of its runtime, the job of {step}: one of its {len(containers)} containers runs"
-            draft.source.drop(("spec", "runtimeRef"), words)
-        overlay.lay((*pod, "volumes"), source.value((*pod_spec, "volumes")) or [], ("<runtime>",))
-    names = [source.value((*at, "name")) for at in source.items(("spec", "replicatedJobs"))]
-    dropped = {name for name, step in zip(names, steps, strict=True) if step.endswith("-initializer")}
-    jobs: list[dict[str, Any]] = overlay.data["spec"]["replicatedJobs"]
-    overlay.data["spec"]["replicatedJobs"] = main_jobs = [job for job in jobs if job.get("name") not in dropped]
-    for number, job in enumerate(main_jobs):
-        waits = source.value(("spec", "replicatedJobs", number, "dependsOn"))
-        if isinstance(waits, list):
-            job["dependsOn"] = [wait for wait in cast("list[Any]", waits) if _mapping(wait).get("name") not in dropped]
-    # What is laid here is the runtime's own, and no field of the TrainJob.
-    overlay.origin.clear()
+            draft.source.mark_dropped(_RUNTIME_REF, words)
+        volumes: list[Any] = view.value((*initializer_pod, "volumes")) or []
+        overlay.merge_in((*trainer_pod, "volumes"), volumes, _NO_FIELD)
+    _remove_jobs(overlay, [index for index, step in enumerate(steps) if step in initializer_steps])
+    # All values here are the runtime's own, and none is of a field of the TrainJob.
+    overlay.trainjob_locs.clear()
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _remove_jobs(overlay: _Overlay, job_indices: Sequence[int]) -> None:
+    """Remove replicated jobs from a JobSet, and the dependencies of others on them."""
+    jobs: list[Any] = overlay.job_set["spec"]["replicatedJobs"]
+    removed_names = {_mapping_or_empty(jobs[index]).get("name") for index in job_indices}
+    remaining_jobs = [job for job in jobs if job.get("name") not in removed_names]
+    for job in remaining_jobs:
+        if isinstance(job.get("dependsOn"), list):
+            dependencies: list[Any] = job["dependsOn"]
+            remaining = [entry for entry in dependencies if _mapping_or_empty(entry).get("name") not in removed_names]
+            job["dependsOn"] = remaining
+    overlay.job_set["spec"]["replicatedJobs"] = remaining_jobs
+
+
+def _mapping_or_empty(value: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _patches(draft: Draft, at: Loc, overlay: _Overlay) -> None:
-    for place in draft.source.items(at):
-        _patch(draft, place, overlay)
-
-
-def _patch(draft: Draft, at: Loc, overlay: _Overlay) -> None:
+def _merge_runtime_patch(draft: Draft, patch: Loc, overlay: _Overlay) -> None:
     """Lay a runtime patch over the runtime."""
     source = draft.source
     for key in ("manager", "time"):
-        source.harmless((*at, key), "who wrote the patch")
-    template = (*at, "trainingRuntimeSpec", "template")
-    for key, place in source.keys(template):
+        source.mark_harmless((*patch, key), "who wrote the patch")
+    for key, at in source.fields((*patch, "trainingRuntimeSpec", "template")):
         if key == "metadata":
-            source.harmless(place, "labels of a JobSet, which is not made")
+            source.mark_harmless(at, "labels of a JobSet, which is not made")
         elif key == "spec":
-            overlay.lay(("spec",), source.value(place), place)
-            for job in source.items((*place, "replicatedJobs")):
-                source.harmless((*job, "name"), "it names the job to change")
+            overlay.merge_in(("spec",), source.value(at), at)
+            for replicated_job in source.item_locs((*at, "replicatedJobs")):
+                source.mark_harmless((*replicated_job, "name"), "it names the job to change")
 
 
-def _overrides(draft: Draft, at: Loc, overlay: _Overlay) -> None:
-    for place in draft.source.items(at):
-        _override(draft, place, overlay)
-
-
-def _override(draft: Draft, at: Loc, overlay: _Overlay) -> None:
+def _merge_pod_override(draft: Draft, override: Loc, overlay: _Overlay) -> None:
     """Lay an override of older versions over the pods of the jobs that it names."""
+    source, view = draft.source, overlay.view()
+    target_names = [source.value((*target, "name")) for target in source.item_locs((*override, "targetJobs"))]
+    source.mark_harmless((*override, "targetJobs"), "it names the jobs to change")
+    for job_index, replicated_job in enumerate(view.item_locs(_REPLICATED_JOBS)):
+        if view.value((*replicated_job, "name")) not in target_names:
+            continue
+        template = (*_job_spec_loc(job_index), "template")
+        for key, at in source.fields(override):
+            if key in ("metadata", "spec"):
+                overlay.merge_in((*template, key), source.value(at), at)
+            elif key != "targetJobs":
+                overlay.merge_in((*template, "spec", key), source.value(at), at)
+
+
+def _set_nproc_variable(overlay: _Overlay, trainer_index: int, nproc_per_node: str) -> None:
+    """Give torchrun the number of ranks of a node by a variable, as the trainer does, unless it is to count them."""
+    if nproc_per_node not in ("", "auto"):
+        variable = {"name": "PET_NPROC_PER_NODE", "value": nproc_per_node}
+        overlay.merge_in((*_main_container_loc(overlay, trainer_index), "env"), [variable], _NO_FIELD)
+
+
+def _copy_fates_from_job_set(draft: Draft, job_set: SourceManifest, overlay: _Overlay) -> None:
+    """Give fields of the TrainJob the fates of their places in the JobSet, and drop runtimeRef for the others lost."""
     source = draft.source
-    job_names = [source.value((*target, "name")) for target in source.items((*at, "targetJobs"))]
-    source.harmless((*at, "targetJobs"), "it names the jobs to change")
-    merged = SourceManifest(Document(overlay.data))
-    for number, place in enumerate(merged.items(("spec", "replicatedJobs"))):
-        if merged.value((*place, "name")) in job_names:
-            for key, part in source.keys(at):
-                if key in ("metadata", "spec"):
-                    overlay.lay((*_job(number), "template", key), source.value(part), part)
-                elif key != "targetJobs":
-                    overlay.lay((*_job(number), "template", "spec", key), source.value(part), part)
-
-
-def _environment(overlay: _Overlay, number: int, nproc: str) -> None:
-    """Give torchrun the number of ranks of a node, as the trainer does by a variable."""
-    if nproc and nproc != "auto":
-        name = {"name": "PET_NPROC_PER_NODE", "value": nproc}
-        overlay.lay((*_container(overlay, number), "env"), [name], ("<env>",))
-
-
-def _tell(draft: Draft, merged: Draft, overlay: _Overlay) -> None:
-    """Give fields of the TrainJob the fates of their places in the runtime, and name what the runtime loses."""
-    source, merged_source = draft.source, merged.source
-    for to, loc in overlay.origin.items():
-        for leaf in source.leaves(loc) if source.value(loc) is not None else ():
-            source.fates[leaf] = merged_source.fate((*to, *leaf[len(loc) :]))
-    for leaf in merged_source.leaves():
-        fate = merged_source.fate(leaf)
-        from_trainjob = any(leaf[: len(to)] == to for to in overlay.origin)
-        if fate.kind == "dropped" and not from_trainjob and leaf[-1] != "parallelism":
-            words = f"of its runtime, {'.'.join(map(str, leaf))}: {fate.reason}"
-            had = source.fates.get(("spec", "runtimeRef"))
-            reason = f"{had.reason}; {words}" if had and had.kind == "dropped" else words
-            source.fates["spec", "runtimeRef"] = FieldFate("dropped", reason)
+    for to, trainjob_loc in overlay.trainjob_locs.items():
+        if source.value(trainjob_loc) is None:
+            continue
+        for leaf in source.leaves(trainjob_loc):
+            source.fates[leaf] = job_set.fate((*to, *leaf[len(trainjob_loc) :]))
+    for leaf in job_set.leaves():
+        fate = job_set.fate(leaf)
+        is_from_trainjob = any(leaf[: len(to)] == to for to in overlay.trainjob_locs)
+        if fate.kind == "dropped" and not is_from_trainjob and leaf[-1] != "parallelism":
+            source.mark_dropped(_RUNTIME_REF, f"of its runtime, {'.'.join(map(str, leaf))}: {fate.reason}")

@@ -5,76 +5,79 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
-from dljob.convert.command import mentions
-from dljob.convert.pods import ConvertedPod, plain_variable
+from dljob.convert.command import reads_variable
+from dljob.convert.pods import ConvertedPod, carry_variable_to_role
 from dljob.convert.source import Draft, SourceManifest
 from dljob.spec.variables import StoreVariable, TorchVariable
 
-TORCH: tuple[str, ...] = (*get_args(TorchVariable), *get_args(StoreVariable))
+SET_BY_PRIME_MASTER: tuple[str, ...] = (*get_args(TorchVariable), *get_args(StoreVariable))
 """Variables that PrimeMaster gives to each rank of an Elastic role."""
-INDEX = "JOB_COMPLETION_INDEX"
-COUNTS = ("NODE_NUM", "WORKER_NUM", "PET_NNODES")
-GIVEN = (*TORCH, INDEX, "NODE_RANK", "NODE_NUM", "WORKER_NUM")
+POD_INDEX = "JOB_COMPLETION_INDEX"
+_POD_COUNTS = ("NODE_NUM", "WORKER_NUM", "PET_NNODES")
+RANK_DEPENDENT = (*SET_BY_PRIME_MASTER, POD_INDEX, "NODE_RANK", "NODE_NUM", "WORKER_NUM")
 """Variables that depend on the rank."""
-OF_MACHINE = {"RANK": "GROUP_RANK", "WORLD_SIZE": "GROUP_WORLD_SIZE"}
-"""What operators number by pods, where a pod has several ranks -> the number of the machine."""
+MACHINE_COUNTERPARTS = {"RANK": "GROUP_RANK", "WORLD_SIZE": "GROUP_WORLD_SIZE"}
+"""Variables with which operators number pods -> those with which a rank has the number and the count of machines."""
 
 
-def exports(
-    pods: Sequence[ConvertedPod], names: Collection[str], *, machine: bool = False, index: int = 0
+def export_values(
+    pods: Sequence[ConvertedPod], names: Collection[str], *, by_machine: bool = False, pods_per_job: int = 0
 ) -> Mapping[str, str]:
-    """Return variables that a command sets from those of its rank: name -> value within double quotes.
+    """Return the value of each variable as a rank's shell computes it, such as `$DLJOB_RANK`, for double quotes.
 
     Args:
         pods: the pods of the role.
         names: the variables.
-        machine: whether pods had several ranks, so that the number is that of the machine.
-        index: pods of each Job where the role has several: each counts its own.
+        by_machine: whether pods had several ranks, so that the number is that of the machine.
+        pods_per_job: pods of each Job where the role has several Jobs: each numbers its own pods.
     """
-    number, count = ("GROUP_RANK", "GROUP_WORLD_SIZE") if machine else ("DLJOB_RANK", "DLJOB_REPLICAS")
-    numbered = {INDEX, *(name for pod in pods for name in pod.rank_variables if name not in GIVEN)}
-    among = f"$(({number} % {index}))" if index else f"${number}"
-    return {name: among if name in numbered else f"${count}" if name in COUNTS else f"${number}" for name in names}
+    number, count = ("GROUP_RANK", "GROUP_WORLD_SIZE") if by_machine else ("DLJOB_RANK", "DLJOB_REPLICAS")
+    indices = {POD_INDEX, *(name for pod in pods for name in pod.rank_dependent if name not in RANK_DEPENDENT)}
+    index_value = f"$(({number} % {pods_per_job}))" if pods_per_job else f"${number}"
+    values = {name: f"${count}" if name in _POD_COUNTS else f"${number}" for name in names}
+    return values | {name: index_value for name in names if name in indices}
 
 
-def of_ranks(draft: Draft, pods: Sequence[ConvertedPod], *, torch: bool) -> list[str]:
-    """Return the listed variables that a role of one rank for each pod must set, and say what becomes of the others."""
-    source, set_names = draft.source, dict[str, None]()
-    for pod in pods:
-        for name, at in list(pod.rank_variables.items()):
-            value = source.text((*at, "value")) if source.value((*at, "valueFrom")) is None else None
-            if name == "TF_CONFIG" or (name in TORCH and torch):
-                continue
-            if name not in TORCH:
-                set_names[name] = None
-                source.harmless(at, "the command sets it to the number of the rank, or to that of all ranks")
-            elif value is None:
-                source.drop(at, "independent ranks have no rendezvous: read DLJOB_RANK and DLJOB_REPLICAS")
-            else:
-                pod.env[name] = value
-                plain_variable(source, at, name)
-    return list(set_names)
+def rank_variables_to_export(draft: Draft, pods: Sequence[ConvertedPod], *, in_torch_world: bool) -> list[str]:
+    """Return the rank-dependent variables of pods with one rank each that a command must set, and mark the others.
 
-
-def of_torchrun(source: SourceManifest, pods: Sequence[ConvertedPod], text: str, line: Collection[str]) -> list[str]:
-    """Return the listed variables that a torchrun line's text must set, and say what becomes of the others.
-
-    Args:
-        source: the document.
-        pods: the pods of the role.
-        text: what stands around the call of torchrun.
-        line: all words of the command, which torchrun's own options are among.
+    `in_torch_world`: PrimeMaster gives the ranks the variables of torch's rendezvous.
     """
-    set_names = dict[str, None]()
+    source = draft.source
+    names_to_export: list[str] = []
     for pod in pods:
-        for name, at in pod.rank_variables.items():
-            if name in TORCH:
-                continue
-            if mentions(text, name):
-                set_names[name] = None
-                source.harmless(at, "the command sets it to the number of the machine, or to that of all machines")
-            elif any(name in word for word in line):
-                source.harmless(at, "only options of torchrun read it, and PrimeMaster numbers the machines")
+        for name, at in pod.rank_dependent.items():
+            plain_value = source.text((*at, "value")) if source.value((*at, "valueFrom")) is None else None
+            if name == "TF_CONFIG" or (name in SET_BY_PRIME_MASTER and in_torch_world):
+                continue  # dljob sets it
+            if name not in SET_BY_PRIME_MASTER:
+                names_to_export.append(name)
+                source.mark_harmless(at, "the command sets it to the number of the rank, or to that of all ranks")
+            elif plain_value is None:
+                source.mark_dropped(at, "independent ranks have no rendezvous: read DLJOB_RANK and DLJOB_REPLICAS")
             else:
-                source.drop(at, "ranks have GROUP_RANK and GROUP_WORLD_SIZE in its place")
-    return list(set_names)
+                pod.plain_env[name] = plain_value
+                carry_variable_to_role(source, at, name)
+    return list(dict.fromkeys(names_to_export))
+
+
+def machine_variables_to_export(
+    source: SourceManifest, pods: Sequence[ConvertedPod], text_around_call: str, command_words: Collection[str]
+) -> list[str]:
+    """Return the rank-dependent variables of pods that a text around torchrun must set, and mark the others.
+
+    `text_around_call` stands before and behind torchrun; `command_words` are all words, with torchrun's own options.
+    """
+    names_to_export: list[str] = []
+    for pod in pods:
+        for name, at in pod.rank_dependent.items():
+            if name in SET_BY_PRIME_MASTER:
+                continue
+            if reads_variable(text_around_call, name):
+                names_to_export.append(name)
+                source.mark_harmless(at, "the command sets it to the number of the machine, or to that of all machines")
+            elif any(name in word for word in command_words):
+                source.mark_harmless(at, "only options of torchrun read it, and PrimeMaster numbers the machines")
+            else:
+                source.mark_dropped(at, "ranks have GROUP_RANK and GROUP_WORLD_SIZE in its place")
+    return list(dict.fromkeys(names_to_export))

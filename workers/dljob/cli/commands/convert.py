@@ -55,9 +55,9 @@ def convert(
     if to is not None and not diff:
         refuse_existing(to, force=force)
     text, name = _read(file)
-    runtimes = [one for path in runtime for one in manifest.runtimes(manifest.documents_of(_read(path)[0]))]
+    runtimes = [one for path in runtime for one in manifest.training_runtimes_in(manifest.documents_of(_read(path)[0]))]
     if kubernetes or context or namespace:
-        runtimes += _of_cluster(manifest.wanted_runtimes(text), context, namespace)
+        runtimes += _of_cluster(manifest.find_runtime_refs(text), context, namespace)
     given = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
     pieces = manifest.convert(text, name, given)
     if diff:
