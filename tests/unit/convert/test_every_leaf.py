@@ -19,11 +19,10 @@ from dljob.convert.manifest import (
     CONVERTERS,
     ConvertedJob,
     ConvertOptions,
-    documents_of,
     training_runtimes_in,
 )
 from dljob.convert.report import lines
-from dljob.convert.source import Draft, SourceManifest, UnfitError, report_rows
+from dljob.convert.source import Draft, SourceManifest, UnfitError, read_documents, report_rows
 from dljob.spec.text.tree import Document, Loc
 
 OPTIONS = ConvertOptions(command=("python", "/data/train.py"), workdir="/work")
@@ -127,7 +126,7 @@ def conversion(document: Document, options: ConvertOptions) -> Conversion | None
 
 def documents(text: str) -> Iterator[tuple[Document, ConvertOptions]]:
     """Yield the jobs of a text, with the runtimes beside them."""
-    every = documents_of(text)
+    every = read_documents(text)
     options = replace(OPTIONS, runtimes=tuple(training_runtimes_in(every)))
     for document in every:
         source = SourceManifest(document)

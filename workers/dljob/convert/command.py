@@ -47,9 +47,11 @@ _COMMAND_SUBSTITUTION = re.compile(
 _DOUBLE_QUOTED = rf"\"(?:\\.|{_COMMAND_SUBSTITUTION.pattern}|[^\"\\])*\""
 _PART_OF_WORD = re.compile(rf"\\.|'[^']*'|{_DOUBLE_QUOTED}|{_COMMAND_SUBSTITUTION.pattern}", re.DOTALL)
 _PART_OF_DOUBLE_QUOTES = re.compile(rf"\\.|{_COMMAND_SUBSTITUTION.pattern}", re.DOTALL)
-_QUOTED_HEREDOC = re.compile(r"(?m)^([^\n]*<<-?[ \t]*(?:(['\"])(\w+)\2|\\(\w+))[^\n]*\n)(?:.*\n)*?(?=\t*(?:\3|\4)$)")
+_QUOTED_HEREDOC = re.compile(
+    r"^(?P<first_line>[^\n]*<<-?[ \t]*(?:(['\"])(\w+)\2|\\(\w+))[^\n]*\n)(?:.*\n)*?(?=\t*(?:\3|\4)$)", re.MULTILINE
+)
 """A here-document in which a shell expands nothing: its first line, and the lines up to its end."""
-_RUNS_SHELL = re.compile(r"\b(ba|s)?sh\b[^\n]*<<")
+_SHELL_WITH_HEREDOC = re.compile(r"\b(ba|s)?sh\b[^\n]*<<")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _MAY_PRECEDE_ASSIGNMENT = re.compile(r"export|declare|local|readonly|typeset|env|then|do|else|\{|\(|-\w+")
 _WORD_BREAK = re.compile(r"[\s;&|<>()'\"=]+")
@@ -241,7 +243,9 @@ def find_launcher(command: ContainerCommand, env: Mapping[str, str] | None = Non
 
 def _nested_shell_texts(text: str) -> Iterator[str]:
     """Yield the parts of a shell's text that may run as commands: values of assignments, quoted words, `$(...)`."""
-    text = _QUOTED_HEREDOC.sub(lambda heredoc: heredoc[0] if _RUNS_SHELL.search(heredoc[1]) else heredoc[1], text)
+    for heredoc in _QUOTED_HEREDOC.finditer(text):
+        if not _SHELL_WITH_HEREDOC.search(heredoc["first_line"]):  # no program runs these lines
+            text = text.replace(heredoc[0], heredoc["first_line"])
     for command_begin, command_end in _command_ranges(text):
         may_assign = may_run = True
         for word_begin, word_end in _word_ranges(text, command_begin, command_end):
@@ -258,7 +262,7 @@ def _nested_shell_texts(text: str) -> Iterator[str]:
                 yield value
                 if value != text:
                     yield from _nested_shell_texts(value)
-            may_assign = may_assign and (assignment or _MAY_PRECEDE_ASSIGNMENT.fullmatch(word)) is not None
+            may_assign = may_assign and bool(assignment or _MAY_PRECEDE_ASSIGNMENT.fullmatch(word))
             # Arguments of these programs are printed or computed with, and not run.
             may_run = may_run and word not in ("echo", "printf") and not _PYTHON.fullmatch(basename(word))
 
@@ -293,10 +297,7 @@ def _find_launcher_word(words: Sequence[str]) -> str:
 
 
 def find_torchrun(command: ContainerCommand, known_values: Mapping[str, str]) -> TorchrunCall | None:
-    """Return the call of torchrun in a command; None where there is none.
-
-    `known_values`: variables of the shell with their values.
-    """
+    """Return the call of torchrun in a command, whose shell has variables of known values; None without a call."""
     if not command.shell_text:
         words = command.argv
         call_words = _find_call_words(words)
@@ -449,7 +450,9 @@ def torch_role(call: TorchrunCall, options: Sequence[str], environ: Mapping[str,
     job = torchrun.job(parsed_args, torchrun.Site(local=False, cpus=1, devices={}, folder=torchrun.Path("/")))
     role = job.document["spec"]["roles"][0]
     if call.text_from_script:
-        python = "" if parsed_args.no_python else "python -u -m " if parsed_args.module else "python -u "
+        python = "python -u -m " if parsed_args.module else "python -u "
+        if parsed_args.no_python:
+            python = ""
         text = f"{call.text_before}{python}{call.text_from_script}"
         words = entrypoint_words(ContainerCommand(call.shell_argv, text, call.shell_args), workdir)
         role["entrypoint"] = {"command": words}

@@ -22,10 +22,7 @@ class RankStarter(NamedTuple):
 
 
 def find_rank_starter(source: SourceManifest, job_kinds: Collection[str]) -> RankStarter | None:
-    """Return the first field of a document that starts ranks; None where none does.
-
-    `job_kinds`: kinds of jobs that another object, such as an AppWrapper, may hold.
-    """
+    """Return the first field that starts ranks or, as in an AppWrapper, holds a job of these kinds; None: no field."""
     for loc, fields in _find_mappings(source.root):
         if loc and {"apiVersion", "spec"} <= fields.keys() and fields.get("kind") in job_kinds:
             return RankStarter(loc, f"holds a {fields['kind']}")

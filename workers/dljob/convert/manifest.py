@@ -13,7 +13,15 @@ from dljob.convert.jobset import batch_job, job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.launches import find_rank_starter, has_devices
 from dljob.convert.rayjob import ray_cluster, ray_job
-from dljob.convert.source import Draft, ReportRow, SourceManifest, UnfitError, report_rows, summarize_losses
+from dljob.convert.source import (
+    Draft,
+    ReportRow,
+    SourceManifest,
+    UnfitError,
+    read_documents,
+    report_rows,
+    summarize_losses,
+)
 from dljob.convert.tensorflow_job import elastic_job_with_servers, has_parameter_servers, tf_job
 from dljob.convert.trainjob import train_job
 from dljob.errors import Problem, SpecError, UsageError
@@ -141,7 +149,7 @@ def convert(text: str, file: str, options: ConvertOptions = ConvertOptions()) ->
         UsageError: it is no manifest at all.
         SpecError: the text is no YAML.
     """
-    documents = documents_of(text)
+    documents = read_documents(text)
     chart_line = _find_chart_line(text, documents)
     if chart_line:
         hint = "render it first: helm template CHART | dljob convert - -o dljob.yaml"
@@ -162,11 +170,6 @@ def convert(text: str, file: str, options: ConvertOptions = ConvertOptions()) ->
     return pieces
 
 
-def documents_of(text: str) -> list[Document]:
-    """Return the documents of a text as kubectl reads them: a mode of `0400` is octal, and `yes` is true."""
-    return tree.read(text, kubectl="follow")
-
-
 @dataclass(frozen=True, slots=True)
 class RuntimeRef:
     """The training runtime that a TrainJob names."""
@@ -179,7 +182,7 @@ class RuntimeRef:
 def find_runtime_refs(text: str) -> list[RuntimeRef]:
     """Return the runtimes that TrainJobs of a text name, each once."""
     refs: list[RuntimeRef] = []
-    for item in _items_in(documents_of(text)):
+    for item in _items_in(read_documents(text)):
         source = SourceManifest(item)
         name = source.value(("spec", "runtimeRef", "name"))
         if source.value(("kind",)) == "TrainJob" and isinstance(name, str):
@@ -321,7 +324,7 @@ def _pass_on(document: Document, kind: str, name: str, lines: LineRange, text: s
     body_lines = [body_line for body_line in document_lines if not _DOCUMENT_START.fullmatch(body_line.rstrip())]
     body = "\n".join(body_lines).strip("\n") + "\n"
     # An item of a List, or of JSON, is no document of its own.
-    reparsed = documents_of(body)
+    reparsed = read_documents(body)
     if not reparsed or reparsed[0].data != document.data:
         body = to_yaml(document.data)
     reason = "it starts no ranks" if kind in _WORKLOAD_KINDS else "no job"

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from dljob.convert.command import expand_references, find_launcher, parse_words, reads_variable, refers_to_any
 from dljob.convert.source import UNKNOWN_FIELD, Draft, SourceManifest, UnfitError
-from dljob.spec.devices import KUBERNETES
+from dljob.spec.devices import KUBERNETES as RESOURCE_OF_KIND
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
 from dljob.spec.rules.outside import inside as reserved_folder_of
 from dljob.spec.rules.outside import is_ours as is_reserved_label
@@ -24,6 +24,7 @@ from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import did_you_mean, path_of
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+_DEFAULT_CONTAINER_ANNOTATION = ("metadata", "annotations", _DEFAULT_CONTAINER)
 ARCH_LABELS = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
 SERVER_METADATA_FIELDS = (
     *("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "selfLink", "ownerReferences"),
@@ -84,7 +85,6 @@ class PodConventions:
 
 
 def _convert_pod_metadata(draft: Draft, loc: Loc, to: Loc) -> None:
-    """Carry labels and annotations of a pod template."""
     source = draft.source
     for key, at in source.fields(loc):
         if key in ("labels", "annotations"):
@@ -107,7 +107,7 @@ def convert_pod_template(draft: Draft, template: Loc, group: Loc, conventions: P
     source.note_counterpart(template, to)
     source.note_counterpart(spec, (*to, "spec"))
     pod = ConvertedPod(_choose_main_container(draft, template, conventions), group)
-    annotation = ("metadata", "annotations", _DEFAULT_CONTAINER)
+    annotation = _DEFAULT_CONTAINER_ANNOTATION
     annotated_name = source.value((*template, *annotation))
     if annotated_name is not None and annotated_name == source.value((*pod.container_loc, "name")):
         draft.move((*template, *annotation), (*to, *annotation), RAY_CONTAINER, "the program's container has this name")
@@ -179,7 +179,7 @@ def _choose_main_container(draft: Draft, template: Loc, conventions: PodConventi
     usually_main = [loc for loc, name in names.items() if name in conventions.main_container_names]
     if conventions.runs_ray or len(names) < 2:
         return (usually_main or list(names) or [first_container])[0]
-    annotated_names = {source.value((*loc, "metadata", "annotations", _DEFAULT_CONTAINER)) for loc in (template, ())}
+    annotated_names = {source.value((*loc, *_DEFAULT_CONTAINER_ANNOTATION)) for loc in (template, ())}
     with_launcher = [loc for loc in names if _runs_launcher(source, loc)]
     trainers = [loc for loc in names if loc in with_launcher or _has_devices(source, loc)]
     for reason, candidates in (
@@ -201,14 +201,12 @@ def _choose_main_container(draft: Draft, template: Loc, conventions: PodConventi
 
 
 def _remark_main_container(draft: Draft, container: Loc, reason: str) -> None:
-    """Name the container that is taken for the program of a pod in the report."""
     source = draft.source
     remark = f"line {source.line(container)}, {path_of(container)}: {source.value((*container, 'name'))} is the program"
     draft.remarks.append(f"{remark}, and others run beside it: {reason}")
 
 
 def _runs_launcher(source: SourceManifest, container: Loc) -> bool:
-    """Whether the command of a container starts ranks."""
     words = [word for key in ("command", "args") for word in source.words((*container, key))]
     return bool(words) and bool(find_launcher(parse_words(words)))
 
@@ -252,7 +250,6 @@ def _carry_volume(draft: Draft, loc: Loc, to: Loc) -> None:
 
 
 def _carry_pull_secrets(draft: Draft, loc: Loc) -> None:
-    """Carry the secrets of a pod to those of the whole job, each once."""
     source, to = draft.source, ("spec", "imagePullSecrets")
     for at in source.item_locs(loc):
         secrets = draft.list_at(to)
@@ -415,7 +412,7 @@ def _convert_env(conversion: _PodConversion, loc: Loc) -> None:
     for at in source.item_locs(loc):
         name, text = source.value((*at, "name")), str(source.value((*at, "value")))
         # Tasks of Ray need it, others refer to it, or Kubernetes expands it.
-        is_needed_in_pod = conventions.runs_ray or name in referenced_names or _REFERENCE.search(text)
+        is_needed_in_pod = conventions.runs_ray or str(name) in referenced_names or _REFERENCE.search(text)
         if not isinstance(name, str) or not name:
             source.mark_dropped(at, "a variable without a name")
         elif name in conventions.rank_dependent or (conventions.rank_dependent and _is_pod_index(source, at)):
@@ -584,7 +581,7 @@ def _carry_amount(conversion: _PodConversion, loc: Loc, name: str, pattern: str)
 
 def device_kind(resource: str) -> str:
     """Return dljob's kind of device for an extended resource of Kubernetes; empty for others, such as rdma/hca."""
-    for kind, usual_resource in KUBERNETES.items():
+    for kind, usual_resource in RESOURCE_OF_KIND.items():
         if resource == usual_resource:
             return kind
     domain, _, name = resource.partition("/")
@@ -606,7 +603,7 @@ def _carry_devices(conversion: _PodConversion, loc: Loc, resource: str, kind: st
     elif pod.devices is None:
         pod.devices = Devices(kind, count)
         accelerator: dict[str, Any] = {"type": kind, "count": count}
-        if resource != KUBERNETES[kind]:
+        if resource != RESOURCE_OF_KIND[kind]:
             accelerator["resourceName"] = resource
         draft.put(to, accelerator)
         source.mark_carried(loc, (*to, "count"))

@@ -9,7 +9,7 @@ from dljob.convert.source import Draft, UnfitError
 from dljob.spec.rules.templates import RAY_START_PARAMS
 from dljob.spec.scalars import dns_name
 from dljob.spec.text.tree import Loc
-from dljob.spec.versions import RAY
+from dljob.spec.versions import RAY as RAY_VERSION
 
 _NO_AUTOSCALER = "Ray's autoscaler stays off: all machines that it could add are there from the start"
 _HARMLESS_FIELDS = {
@@ -54,8 +54,8 @@ def _convert_cluster_field(draft: Draft, key: str, at: Loc) -> None:
     match key:
         case "rayVersion":
             ray_version = source.text(at)
-            if ray_version and not ray_version.startswith(f"{RAY}."):
-                source.mark_dropped(at, f"this dljob runs on Ray {RAY}: take an image with it")
+            if ray_version and not ray_version.startswith(f"{RAY_VERSION}."):
+                source.mark_dropped(at, f"this dljob runs on Ray {RAY_VERSION}: take an image with it")
             elif ray_version:
                 draft.move(at, ("spec", "rayVersion"), ray_version)
         case "gcsFaultToleranceOptions":
@@ -135,8 +135,7 @@ def _unused_group_name(text: str, used_names: set[str]) -> str:
         base_name = f"{base_name}-group"
     name, number = base_name, 2
     while name in used_names:
-        name = f"{base_name[:17]}-{number}"
-        number += 1
+        name, number = f"{base_name[:17]}-{number}", number + 1
     return name
 
 

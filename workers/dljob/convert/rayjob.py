@@ -12,11 +12,11 @@ from dljob.convert.kubeflow import carry_managed_by
 from dljob.convert.meta import carry_number_or_switch, convert_metadata
 from dljob.convert.pods import ConvertedPod
 from dljob.convert.raycluster import convert_cluster_spec
-from dljob.convert.source import UNKNOWN_FIELD, Draft, UnfitError
+from dljob.convert.source import UNKNOWN_FIELD, Draft, UnfitError, read_documents
 from dljob.spec.quantity import GRAIN as PARTS_OF_ONE
 from dljob.spec.quantity import parse_cpu
-from dljob.spec.rules.outside import RUNTIME_ENV, is_uri
-from dljob.spec.text import tree
+from dljob.spec.rules.outside import RUNTIME_ENV as RUNTIME_ENV_KEYS
+from dljob.spec.rules.outside import is_uri
 from dljob.spec.text.tree import Loc
 from dljob.spec.variables import is_reserved
 from dljob.telemetry.wording import counted
@@ -65,8 +65,7 @@ def ray_job(draft: Draft, argv: Sequence[str], workdir: str) -> None:
     if driver_pod:
         _set_driver_resources(draft, driver_pod, role)
     _set_driver_restarts(draft, role)
-    words = command.entrypoint_words(driver_command, driver_folder)
-    draft.put((*role, "entrypoint", "command"), words)
+    draft.put((*role, "entrypoint", "command"), command.entrypoint_words(driver_command, driver_folder))
     if argv:
         source.mark_harmless(entrypoint, "--command takes its place")
     elif text:
@@ -74,7 +73,6 @@ def ray_job(draft: Draft, argv: Sequence[str], workdir: str) -> None:
 
 
 def _convert_ray_job_field(draft: Draft, key: str, at: Loc) -> None:
-    """Convert a field of a RayJob's spec."""
     source = draft.source
     match key:
         case "suspend" | "activeDeadlineSeconds" | "preRunningDeadlineSeconds":
@@ -182,7 +180,7 @@ def _convert_runtime_env(draft: Draft, at: Loc) -> None:
     """Carry the runtime environment, which is YAML within a text; a local working_dir is left to the driver."""
     source, runtime_env = draft.source, ("spec", "runtimeEnv")
     text = source.text(at)
-    documents = tree.read(text, kubectl="follow") if text and text.strip() else []
+    documents = read_documents(text) if text and text.strip() else []
     data = documents[0].data if documents else {}
     if (documents and documents[0].faults) or not isinstance(data, dict):
         source.mark_dropped(at, "is no YAML of a mapping")
@@ -191,7 +189,7 @@ def _convert_runtime_env(draft: Draft, at: Loc) -> None:
     for key, value in data.items():
         if key == "working_dir" and not is_uri(value):
             draft.put((_LOCAL_WORKING_DIR,), value)
-        elif key not in RUNTIME_ENV or (key == "py_modules" and not _are_uris(value)):
+        elif key not in RUNTIME_ENV_KEYS or (key == "py_modules" and not _are_uris(value)):
             dropped_keys.append(key)
         elif key == "env_vars" and isinstance(value, dict):
             variables = {name: str(text) for name, text in value.items() if not is_reserved(name)}

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import JsonValue
 
+from dljob.spec.text import tree
 from dljob.spec.text.tree import Document, Loc
 from dljob.spec.text.words import path_of
 
@@ -179,6 +180,11 @@ class SourceManifest:
     def line(self, loc: Loc) -> int:
         """Return the line of a field."""
         return self.document.key_mark(loc).line
+
+
+def read_documents(text: str) -> list[Document]:
+    """Return the documents of a YAML text as kubectl reads them: a mode of `0400` is octal, and `yes` is true."""
+    return tree.read(text, kubectl="follow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _DEFAULT_RUNTIME: Mapping[str, Any] = {
 
 _RUNTIME_REF: Loc = ("spec", "runtimeRef")
 _REPLICATED_JOBS: Loc = ("spec", "replicatedJobs")
-_NO_FIELD: Loc = ("<none>",)
+_NO_FIELD: Loc = ("<env>",)
 """Source of a value that no field of the TrainJob has as it is."""
 
 
@@ -180,7 +180,6 @@ def _convert_trainjob_field(draft: Draft, key: str, at: Loc, overlay: _Overlay, 
 
 
 def _merge_trainer(draft: Draft, trainer: Loc, overlay: _Overlay, trainer_index: int) -> None:
-    """Lay the fields of `trainer` over the trainer's container."""
     source, container = draft.source, _main_container_loc(overlay, trainer_index)
     for key, at in source.fields(trainer):
         if key in ("image", "command", "args", "env"):
@@ -257,7 +256,6 @@ def _mapping_or_empty(value: object) -> Mapping[str, Any]:
 
 
 def _merge_runtime_patch(draft: Draft, patch: Loc, overlay: _Overlay) -> None:
-    """Lay a runtime patch over the runtime."""
     source = draft.source
     for key in ("manager", "time"):
         source.mark_harmless((*patch, key), "who wrote the patch")

@@ -110,8 +110,9 @@ def _convert_pod_templates(draft: Draft, role_draft: RoleDraft) -> list[Converte
         used_names = {group["name"] for group in draft.list_at(node_groups)}
         draft.put((*group_loc, "name"), f"{group_name}-2" if group_name in used_names else group_name)
         draft.put((*group_loc, "replicas"), pod_set.pod_count)
-        source.note_counterpart(pod_set.template_loc[:-1], group_loc)
-        replicas = (*pod_set.template_loc[:-1], "replicas")
+        replica_spec = pod_set.template_loc[:-1]
+        source.note_counterpart(replica_spec, group_loc)
+        replicas = (*replica_spec, "replicas")
         if replicas in source.fates:
             source.mark_carried(replicas, (*group_loc, "replicas"), "with all pods of this template")
         pods.append(convert_pod_template(draft, pod_set.template_loc, group_loc, pod_set.conventions))
@@ -237,11 +238,10 @@ def _accelerator_option(pod: ConvertedPod, ranks_per_pod: int) -> str:
     """Return a rank's share of the pod's devices for --accelerator of `dljob torchrun`: GPU, GPU=2, GPU=0.5, none."""
     if pod.devices is None:
         return "none"
-    share = pod.devices.count * PARTS_OF_ONE // ranks_per_pod
-    whole_devices, remainder = divmod(share, PARTS_OF_ONE)
-    if whole_devices and not remainder:
-        return f"{pod.devices.kind}={whole_devices}"
-    return f"{pod.devices.kind}={whole_devices or max(1, remainder) / PARTS_OF_ONE:g}"
+    if pod.devices.count >= ranks_per_pod:
+        return f"{pod.devices.kind}={pod.devices.count // ranks_per_pod}"
+    share = max(1, pod.devices.count * PARTS_OF_ONE // ranks_per_pod)
+    return f"{pod.devices.kind}={share / PARTS_OF_ONE:g}"
 
 
 def _ranks_per_pod(pod: ConvertedPod, nproc_per_node: str) -> int:
@@ -338,8 +338,7 @@ def _report_other_pod_counts(draft: Draft, role_draft: RoleDraft, pod: Converted
         words = f"{role_draft.name} gets the bounds of elasticPolicy"
         draft.remarks.append(f"{option} is not elastic as elasticPolicy is: {words}")
     elif has_nnodes and not role_draft.pod_bounds and not fewest <= pod_count <= most:
-        verb = "is" if pod_count == 1 else "are"
-        words = f"and there {verb} {counted(pod_count, 'pod')}: they form one world"
+        words = f"and there {'is' if pod_count == 1 else 'are'} {counted(pod_count, 'pod')}: they form one world"
         source.mark_dropped(command_field, f"{option}, {words}")
     elif not has_nnodes and not role_draft.controller_sets_nnodes and pod_count > 1:
         words = f"all {pod_count} pods of {role_draft.name} form one world"

@@ -50,12 +50,12 @@ def convert(
         namespace: namespace of runtimes whose TrainJob names none; left out: that of the context.
         workdir: folder of the image in which the program starts; left out: the job's folder.
     """
-    from dljob.convert import manifest, report
+    from dljob.convert import manifest, report, source
 
     if to is not None and not diff:
         refuse_existing(to, force=force)
     text, name = _read(file)
-    runtimes = [one for path in runtime for one in manifest.training_runtimes_in(manifest.documents_of(_read(path)[0]))]
+    runtimes = [one for path in runtime for one in manifest.training_runtimes_in(source.read_documents(_read(path)[0]))]
     if kubernetes or context or namespace:
         runtimes += _of_cluster(manifest.find_runtime_refs(text), context, namespace)
     given = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
