@@ -290,7 +290,7 @@ def _convert_document(  # noqa: PLR0917 - all that is known of a document
         return _pass_on(document, kind, name, lines, text)
     converter = CONVERTERS.get((api_group, kind))
     if converter:
-        attached_comments = attach_comments(all_comments, document, lines.first, lines.last)
+        attached = attach_comments(all_comments, document, lines.first, lines.last)
         draft = Draft(source, config_map_texts=options.config_map_texts)
         try:
             converter(draft, options)
@@ -298,7 +298,7 @@ def _convert_document(  # noqa: PLR0917 - all that is known of a document
             error_line = document.key_mark(error.loc).line
             message = f"{path_of(error.loc)}: {error.message}".removeprefix(": ")
             return RefusedManifest(kind, name, error_line, message, error.hint, lines)
-        return _finish_job(draft, kind, lines, attached_comments, file, options)
+        return _finish_job(draft, kind, lines, attached, file, options)
     if kind in _RUNTIME_KINDS:
         return OtherManifest(kind, name, line, "", "read for the TrainJobs of this file, and not passed on", lines)
     known_groups = sorted(group for group, known_kind in CONVERTERS if known_kind == kind)
@@ -334,18 +334,13 @@ def _pass_on(document: Document, kind: str, name: str, lines: LineRange, text: s
 
 
 def _finish_job(  # noqa: PLR0917 - all that is known of a document
-    draft: Draft,
-    kind: str,
-    lines: LineRange,
-    attached_comments: Sequence[AttachedComment],
-    file: str,
-    options: ConvertOptions,
+    draft: Draft, kind: str, lines: LineRange, attached: Sequence[AttachedComment], file: str, options: ConvertOptions
 ) -> ConvertedJob:
     """Write a converted draft as YAML, with the comments of its source and with its losses, and check it."""
     source = draft.source
     draft.drop_carried_but_absent()
     rows = tuple(report_rows(source))
-    comments, unplaced_comments = _place_comments(source, attached_comments)
+    comments, unplaced_comments = _place_comments(source, attached)
     draft.remarks += placeholder_remarks(source)
     body = write_with_comments(order_fields(draft.document), comments)
     line = source.document.start.line

@@ -226,8 +226,9 @@ def _turn_initializers_into_init_containers(draft: Draft, overlay: _Overlay) -> 
         initializer_pod = (*_job_spec_loc(job_index), "template", "spec")
         containers = [_mapping_or_empty(view.value(at)) for at in view.item_locs((*initializer_pod, "containers"))]
         # As in Kubeflow, the container of the step's name is the initializer.
-        for container in sorted(containers, key=lambda container: container.get("name") != step)[:1]:
-            overlay.merge_in((*trainer_pod, "initContainers"), [{**container, "name": step}], _NO_FIELD)
+        candidates = [container for container in containers if container.get("name") == step] or containers
+        if candidates:
+            overlay.merge_in((*trainer_pod, "initContainers"), [{**candidates[0], "name": step}], _NO_FIELD)
         if len(containers) > 1:
             words = f"of its runtime, the job of {step}: one of its {len(containers)} containers runs"
             draft.source.mark_dropped(_RUNTIME_REF, words)
