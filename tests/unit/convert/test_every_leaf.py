@@ -19,6 +19,7 @@ from dljob.convert.manifest import (
     CONVERTERS,
     ConvertedJob,
     ConvertOptions,
+    LineRange,
     training_runtimes_in,
 )
 from dljob.convert.report import lines
@@ -119,7 +120,7 @@ def conversion(document: Document, options: ConvertOptions) -> Conversion | None
         return None
     draft.drop_carried_but_absent()
     rows, remarks = tuple(report_rows(draft.source)), tuple(draft.remarks)
-    result = ConvertedJob(kind, "job", 1, "", rows, remarks, (), (1, 1))
+    result = ConvertedJob(kind, "job", 1, "", rows, remarks, (), LineRange(1, 1))
     _, *report = lines([result], "in.yaml")
     return Conversion(draft, "\n".join(report))
 
@@ -245,7 +246,7 @@ def _drops_in_silence(self: SourceManifest, loc: Loc, reason: str) -> None:
     [
         (
             "modes",
-            lambda patch: patch.setitem(pods._CONTAINER_FIELD_CONVERTERS, "volumeMounts", _carries_no_mounts),
+            lambda patch: patch.setitem(pods.CONTAINER_FIELD_CONVERTERS, "volumeMounts", _carries_no_mounts),
             "volumeMounts",
         ),
         (

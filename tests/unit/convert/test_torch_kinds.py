@@ -463,7 +463,7 @@ def test_a_job_whose_variable_names_the_launcher_is_converted():
         'x=$(echo ")" "(torchrun a.py"); python a.py',
     ],
 )
-def test_words_that_run_no_launcher_are_not_taken_for_one(text):
+def test_words_that_run_no_launcher_are_not_taken_for_one(text: str) -> None:
     assert not find_launcher(ContainerCommand(("sh", "-c"), text))
 
 
@@ -475,7 +475,7 @@ def test_words_that_run_no_launcher_are_not_taken_for_one(text):
         *("cat <<'EOF'\nsee $(date)\nEOF\nx=$(torchrun a.py)", 'x="$(cat "a)" && "$(torchrun b.py)")"'),
     ],
 )
-def test_a_launcher_that_a_shell_expands_is_found(text):
+def test_a_launcher_that_a_shell_expands_is_found(text: str) -> None:
     assert find_launcher(ContainerCommand(("sh", "-c"), text)) == "torchrun"
 
 

@@ -298,8 +298,8 @@ def _convert_main_container(conversion: _PodConversion) -> None:
     """Convert the fields of the main container; command and args of a program are left to its role."""
     source, runs_ray = conversion.draft.source, conversion.conventions.runs_ray
     for key, at in source.fields(conversion.pod.container_loc):
-        if key in _CONTAINER_FIELD_CONVERTERS:
-            _CONTAINER_FIELD_CONVERTERS[key](conversion, at)
+        if key in CONTAINER_FIELD_CONVERTERS:
+            CONTAINER_FIELD_CONVERTERS[key](conversion, at)
         elif key in ("command", "args"):
             if runs_ray and _SHELL_WITHOUT_TEXT.fullmatch(" ".join(source.words(at))):
                 source.mark_harmless(at, "dljob starts Ray")
@@ -613,7 +613,7 @@ def _carry_devices(conversion: _PodConversion, loc: Loc, resource: str, kind: st
         source.mark_dropped(loc, f"a machine has one kind of device here, and that is {pod.devices.kind}")
 
 
-_CONTAINER_FIELD_CONVERTERS: Mapping[str, Callable[[_PodConversion, Loc], None]] = {
+CONTAINER_FIELD_CONVERTERS: Mapping[str, Callable[[_PodConversion, Loc], None]] = {
     "name": lambda conversion, at: conversion.draft.source.mark_harmless(at, f"Ray's container is {RAY_CONTAINER}"),
     "image": _carry_to_job_or_container,
     "imagePullPolicy": _carry_to_job_or_container,
