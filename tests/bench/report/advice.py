@@ -89,15 +89,15 @@ def advised(name: str, case: Case, job: Path, where: Path) -> tuple[Proposal, fl
     """
     _, advice = past_jobs.advise([job])
     for none in advice.none:
-        say(f"  no advice on {none.what}: {none.why}")
-    found = [one for one in advice.proposals if one.what == case.field]
+        say(f"  no advice on {none.subject}: {none.reason}")
+    found = [one for one in advice.proposals if one.subject == case.field]
     if not found:
         raise SystemExit(f"{name}: nothing was proposed for {case.field}")
     prediction: dict[str, Any] = {"case": name, "proposals": [one.data() for one in advice.proposals]}
     Path(f"advice-{name}.json").write_text(json.dumps(prediction, indent=2) + "\n")
     file = where / f"{name}.yaml"
     file.write_text(with_proposals(file.read_text(), str(file), advice.proposals))
-    code = [one for one in advice.proposals if one.value is None and "checkpoint.save" in one.what]
+    code = [one for one in advice.proposals if one.value is None and "checkpoint.save" in one.subject]
     steps = tuple(f"--set=config.everySteps={one.proposed.split()[0]}" for one in code)
     gain = sum(one.gain.share for one in advice.proposals if one.gain.of == found[0].gain.of)
     return found[0], 100 * gain, steps
@@ -117,7 +117,7 @@ def tried(name: str, where: Path) -> None:
     say(f"{name}: {proposal.now} -> {proposal.proposed}; predicted {predicted:+.1f}, measured {measured:+.1f} points")
     Row(
         f"advice {name}",
-        f"gain of `{proposal.what}` as advised, and of the job run again",
+        f"gain of `{proposal.subject}` as advised, and of the job run again",
         f"<= {POINTS:g} points apart, gain >= {case.least:g}",
         abs(predicted - measured),
         POINTS,

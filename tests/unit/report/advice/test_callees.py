@@ -31,13 +31,13 @@ def advice(use: CallUse, /, **more: Any) -> Advice:
 
 def test_caller_that_waits_gets_more_ranks() -> None:
     (one,) = advice(WAITING).proposals
-    assert (one.field, one.what) == (("roles", "rollout", "replicas"), "roles.rollout.replicas")
+    assert (one.field, one.subject) == (("roles", "rollout", "replicas"), "roles.rollout.replicas")
     assert (one.now, one.proposed, one.value) == ("2", "4", 4)
     # 40 % of work, 60 % of waits less half of 58 %.
     predicted = 0.4 / (0.4 + 0.6 - 0.29)
     assert (one.gain.of, one.gain.share) == ("work", pytest.approx(predicted - 0.4))
     assert 0 < one.gain.uncertainty < 0.05
-    assert one.why == (
+    assert one.reason == (
         "trainer waits for it 60% of its time, +/- 0.7, and a rank is busy 58% of that time; "
         "with 4 it would work 56% of its time instead of 40%"
     )
@@ -63,7 +63,7 @@ def test_idle_ranks_are_given_up_within_a_point() -> None:
     (one,) = advice(IDLE).proposals
     # A fourth of them would be busy for 4 %: 3 points more than now; half of them cost one point.
     assert (one.now, one.proposed, one.gain.of, one.gain.share) == ("4", "2", "ranks", 0.5)
-    assert one.why.endswith("with 2 trainer would wait 1.0 points more at most")
+    assert one.reason.endswith("with 2 trainer would wait 1.0 points more at most")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_no_advice_on_ranks_says_why(use: CallUse, more: dict[str, Any], said: s
     found = advice(use, **more)
     assert not found.proposals
     (one,) = found.none
-    assert one.what == "roles.rollout.replicas"
-    assert said in one.why
+    assert one.subject == "roles.rollout.replicas"
+    assert said in one.reason
 
 
 def test_role_as_a_job_records_it_gets_advice() -> None:

@@ -32,12 +32,12 @@ def test_too_frequent_saves_are_told_with_all_numbers() -> None:
     found = advise([use()])
     (one,) = found.proposals
     assert not found.none
-    assert (one.what, one.value, one.field) == ("roles.t: interval of checkpoint.save()", None, ())
+    assert (one.subject, one.value, one.field) == ("roles.t: interval of checkpoint.save()", None, ())
     assert (one.now, one.proposed) == ("2 steps, 1 s", "44 steps, 22.0 s")
     # Half of the time goes to saves; of the best interval 4.5 % do, and as much to repeated steps.
     assert one.gain.share == pytest.approx(0.8 * (0.501 - 0.0447), abs=0.002)
     assert one.gain.uncertainty == pytest.approx(0.8 * 21.1 / 1000 / 2, rel=0.05)
-    assert one.why.startswith(
+    assert one.reason.startswith(
         "2000 saves of 0.5 s each, every 1 s; a failure every 8m20s (4); 0.0% of the time repeated"
     )
     assert one.data()["field"] is None
@@ -58,7 +58,7 @@ def test_cuts_are_in_the_file_and_get_their_steps() -> None:
 def test_short_saves_are_told_in_milliseconds() -> None:
     seldom = replace(OFTEN, saves=SaveUse(10, 0.5))
     (one,) = advise([use(seldom)]).proposals
-    assert "10 saves of 50 ms each, every 3m20s" in one.why
+    assert "10 saves of 50 ms each, every 3m20s" in one.reason
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_short_saves_are_told_in_milliseconds() -> None:
 def test_no_advice_on_saves_says_why(jobs: list[JobUse], said: str) -> None:
     found = advise(jobs)
     assert not found.proposals
-    assert said in found.none[0].why
+    assert said in found.none[0].reason
 
 
 def test_runs_count_together_for_saves_and_failures() -> None:

@@ -35,15 +35,15 @@ def of(found: Advice, key: str) -> Proposal:
 
 
 def why(found: Advice, key: str) -> str:
-    (one,) = (one for one in found.none if one.what == f"roles.t.resources.{key}")
-    return one.why
+    (one,) = (one for one in found.none if one.subject == f"roles.t.resources.{key}")
+    return one.reason
 
 
 def test_memory_is_the_highest_peak_and_a_fifth() -> None:
     found = of(advice(), "memory")
     assert (found.field, found.now, found.proposed) == (("roles", "t", "resources", "memory"), "4Gi", "1280Mi")
     assert found.value == "1280Mi"
-    assert found.why == "2 ranks of 1 run had at most 1 000 MiB resident, of 4Gi; a fifth more"
+    assert found.reason == "2 ranks of 1 run had at most 1 000 MiB resident, of 4Gi; a fifth more"
     assert (found.gain.of, found.gain.share) == ("memory", 1 - 1280 / 4096)
     assert found.gain.uncertainty == pytest.approx(200 / 4096)
 
@@ -63,7 +63,7 @@ def test_ranks_that_were_killed_get_half_as_much_again() -> None:
     found = of(advice(replace(USED, out_of_memory=4, lost_s=20.0)), "memory")
     assert (found.proposed, found.gain.of, found.gain.share) == ("6Gi", "goodput", 0.02)
     assert found.gain.uncertainty == pytest.approx(0.01)
-    assert "4 ranks killed for want of it" in found.why
+    assert "4 ranks killed for want of it" in found.reason
     grown = replace(USED, out_of_memory=1, peaks=(9000 * MIB,))
     more = advise([JobUse("j", {"roles": [role()]}, 0.0, None, True, {"t": grown})])
     assert of(more, "memory").proposed == "11Gi"
@@ -97,7 +97,7 @@ def test_cpus_are_what_nearly_all_measurements_need() -> None:
     assert (found.now, found.proposed) == ("2", "0.9")
     assert found.gain.share == pytest.approx(0.55)
     assert found.gain.uncertainty == pytest.approx((0.69 - 0.68) / 2)
-    assert found.why == "95% of 20 measurements are at most 0.68 CPUs, the highest 0.69, of 2; a fifth more"
+    assert found.reason == "95% of 20 measurements are at most 0.68 CPUs, the highest 0.69, of 2; a fifth more"
     assert of(advice(replace(USED, cpus=(1.3,) * 10), resources={"cpu": "4"}), "cpu").proposed == "2"
     assert of(advice(replace(USED, cpus=(0.0,) * 10), resources={"cpu": "500m"}), "cpu").proposed == "0.1"
 
@@ -125,11 +125,11 @@ def test_role_with_a_quota_gets_no_advice() -> None:
     assert advice(USED, reserve="Placement") == advice()
     found = advice(USED, reserve="Quota")
     assert not found.proposals
-    assert "starts processes of its own" in found.none[0].why
+    assert "starts processes of its own" in found.none[0].reason
 
 
 def test_runs_count_together_and_a_role_of_an_earlier_one_may_lack() -> None:
     half = replace(USED, productive_s=400.0)
     spec = {"roles": [role()]}
     uses = [JobUse("a", spec, 1.0, 0.9, True, {}), *[JobUse("b", spec, 1.0, 0.9, True, {"t": half})] * 2]
-    assert "4 ranks of 2 runs" in of(advise(uses), "memory").why
+    assert "4 ranks of 2 runs" in of(advise(uses), "memory").reason

@@ -37,10 +37,10 @@ def test_best_rule_is_proposed_and_others_are_told() -> None:
     assert (one.field, one.now) == (("faultTolerance", "spares", "processesPerNode"), "0")
     assert (one.proposed, one.value, one.gain.share, one.gain.uncertainty) == ("1", 1, 0.06, 0.01)
     said = "3 failures of the last run, simulated: goodput 80.0% then, 86.0% with it; alone, and not beside it: "
-    assert one.why == f"{said}{LEVEL} +3.0 +/- 1.0 points"
+    assert one.reason == f"{said}{LEVEL} +3.0 +/- 1.0 points"
     (level,) = advice(rule(LEVEL, 0.03)).proposals
     assert (level.field, level.now, level.value) == (("roles", "w", "restartPolicy", "level"), "-", "Process")
-    assert "alone" not in level.why
+    assert "alone" not in level.reason
     (other,) = advice(rule("roles.gone.restartPolicy.level=Process", 0.03)).proposals
     assert other.now == "-"
 
@@ -56,7 +56,7 @@ def test_best_rule_is_proposed_and_others_are_told() -> None:
 def test_no_rule_says_why(found: list[WhatIf], failures: int, said: str) -> None:
     made = advice(*found, failures=failures)
     assert not made.proposals
-    assert said in made.none[0].why
+    assert said in made.none[0].reason
 
 
 def test_faults_of_a_folder_are_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,11 +67,11 @@ def test_faults_of_a_folder_are_played_again(tmp_path: Path, monkeypatch: pytest
     found = rules.tried(tmp_path / "job")
     assert isinstance(found, TriedRules)
     assert found.failures == 3
-    assert found.found[0].rule == "faultTolerance.backoff.initialSeconds=0"
-    assert found.found[0].difference > 0.05
+    assert found.predictions[0].rule == "faultTolerance.backoff.initialSeconds=0"
+    assert found.predictions[0].difference > 0.05
 
 
 def test_folder_whose_job_cannot_be_played_again_says_why(tmp_path: Path) -> None:
     past_of(tmp_path / "job", Case(3, WORKERS, ()), core="9.9.9 f00f00f00f00")
     (none,) = advise(tmp_path / "job").none
-    assert none.why.startswith("the job ran with dljob 9.9.9 f00f00f00f00")
+    assert none.reason.startswith("the job ran with dljob 9.9.9 f00f00f00f00")

@@ -33,6 +33,6 @@ def test_jobs_of_one_shape_count_together() -> None:
 def test_jobs_of_another_shape_are_named_with_the_difference(roles: list[dict[str, Any]], said: str) -> None:
     kept, (none,) = comparable([job("a", *roles), job("b", ROLE)])
     assert [one.name for one in kept] == ["b"]
-    assert none.what == "a"
-    assert none.why.startswith(f"another shape of job than b: {said}")
-    assert len(none.why) < 160
+    assert none.subject == "a"
+    assert none.reason.startswith(f"another shape of job than b: {said}")
+    assert len(none.reason) < 160

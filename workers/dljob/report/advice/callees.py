@@ -43,19 +43,19 @@ class Waits(NamedTuple):
 
     def at_work(self, factor: float) -> float:
         """Return the share of its time for which the caller would work with so many times the ranks."""
-        own = 1 - self.waited
-        return own / (own + max(0.0, self.waited - self.busy * (1 - 1 / factor)))
+        working_share = 1 - self.waited
+        return working_share / (working_share + max(0.0, self.waited - self.busy * (1 - 1 / factor)))
 
 
 def advise(uses: Sequence[JobUse]) -> Advice:
     """Return advice on the number of ranks of each role that others call."""
-    found, newest = Advice(), uses[-1]
+    advice, newest = Advice(), uses[-1]
     for role in rows(newest.spec.get("roles")):
         name = str(role.get("name"))
         callers = {caller for use in uses for caller, callee in use.calls if callee == name}
         if callers and name in newest.roles:
-            found += _role(name, role, callers, uses)
-    return found
+            advice += _role(name, role, callers, uses)
+    return advice
 
 
 def _fixed(role: Mapping[str, Any]) -> str:
@@ -70,67 +70,75 @@ def _fixed(role: Mapping[str, Any]) -> str:
 
 
 def _role(name: str, role: Mapping[str, Any], callers: set[str], uses: Sequence[JobUse]) -> Advice:
-    what = f"roles.{name}.replicas"
-    if why := _fixed(role):
-        return Advice.no(what, why)
+    subject = f"roles.{name}.replicas"
+    if reason := _fixed(role):
+        return Advice.no(subject, reason)
     by_caller = {caller: [use.calls[caller, name] for use in uses if (caller, name) in use.calls] for caller in callers}
     # The caller that loses most.
-    caller, own = max(by_caller.items(), key=lambda item: sum(one.waited_s for one in item[1]))
-    time = sum(one.seconds for one in own)
+    caller, calls = max(by_caller.items(), key=lambda item: sum(call.waited_s for call in item[1]))
+    time = sum(call.seconds for call in calls)
     if time < LEAST_S:
-        return Advice.no(what, f"too little history: {caller} ran for {seconds(time)}, wanted are {seconds(LEAST_S)}")
-    windows = [share for one in own for share in one.windows]
+        return Advice.no(
+            subject, f"too little history: {caller} ran for {seconds(time)}, wanted are {seconds(LEAST_S)}"
+        )
+    windows = [share for call in calls for share in call.windows]
     if len(windows) < WINDOWS:
-        return Advice.no(what, f"too little history: {counted(len(windows), 'sample')} of waits, wanted are {WINDOWS}")
-    served = [one.served_s for one in own if one.served_s]
+        return Advice.no(
+            subject, f"too little history: {counted(len(windows), 'sample')} of waits, wanted are {WINDOWS}"
+        )
+    served = [call.served_s for call in calls if call.served_s]
     if not served:
-        return Advice.no(what, f"no time of calls in {name} was recorded")
+        return Advice.no(subject, f"no time of calls in {name} was recorded")
     mean = sum(sum(ranks) / len(ranks) for ranks in served) / time
-    found = Waits(
-        min(0.99, sum(one.waited_s for one in own) / time),
+    waits = Waits(
+        min(0.99, sum(call.waited_s for call in calls) / time),
         min(1.0, mean),
         min(1.0, sum(max(ranks) for ranks in served) / time),
         2 * stdev(windows) / math.sqrt(len(windows)),
     )
-    return _number(what, caller, int(max(1, uses[-1].roles[name].ranks)), found)
+    return _number(subject, caller, int(max(1, uses[-1].roles[name].ranks)), waits)
 
 
-def _number(what: str, caller: str, ranks: int, found: Waits) -> Advice:
-    told = (
-        f"{caller} waits for it {found.waited:.0%} of its time, +/- {100 * found.off:.1f}, and a rank is busy "
-        f"{found.busy:.0%} of that time"
+def _number(subject: str, caller: str, ranks: int, waits: Waits) -> Advice:
+    measured = (
+        f"{caller} waits for it {waits.waited:.0%} of its time, +/- {100 * waits.off:.1f}, and a rank is busy "
+        f"{waits.busy:.0%} of that time"
     )
-    if found.waited < WAITS:
-        return _fewer(what, told, caller, ranks, found)
-    if found.busy < BUSY * found.waited:
-        return Advice.no(what, f"{told}: most of the wait is not for a rank that works, so more do not shorten it")
-    now = 1 - found.waited
-    wanted = next(
-        (n for n in range(ranks + 1, FACTOR * ranks) if 1 - found.at_work(n / ranks) <= WAITS), FACTOR * ranks
+    if waits.waited < WAITS:
+        return _fewer(subject, measured, caller, ranks, waits)
+    if waits.busy < BUSY * waits.waited:
+        return Advice.no(
+            subject, f"{measured}: most of the wait is not for a rank that works, so more do not shorten it"
+        )
+    work_share = 1 - waits.waited
+    new_ranks = next(
+        (n for n in range(ranks + 1, FACTOR * ranks) if 1 - waits.at_work(n / ranks) <= WAITS), FACTOR * ranks
     )
-    gain = found.at_work(wanted / ranks) - now
+    gain = waits.at_work(new_ranks / ranks) - work_share
     # The wait ends with the rank that is busy longest, and that rank may have what cannot be shared out.
-    skew = found._replace(busy=max(0.0, 2 * found.busy - found.busiest)).at_work(wanted / ranks)
-    unsure = found.off + now + gain - skew
+    skew = waits._replace(busy=max(0.0, 2 * waits.busy - waits.busiest)).at_work(new_ranks / ranks)
+    unsure = waits.off + work_share + gain - skew
     if gain < max(LEAST_POINTS, unsure):
         points = f"{100 * gain:.1f} points of its time, +/- {100 * unsure:.1f}"
-        return Advice.no(what, f"{told}: {wanted} instead of {ranks} would bring {points}")
-    why = f"{told}; with {wanted} it would work {now + gain:.0%} of its time instead of {now:.0%}"
-    return _proposal(what, (ranks, wanted), why, Gain("work", gain, unsure))
+        return Advice.no(subject, f"{measured}: {new_ranks} instead of {ranks} would bring {points}")
+    reason = (
+        f"{measured}; with {new_ranks} it would work {work_share + gain:.0%} of its time instead of {work_share:.0%}"
+    )
+    return _proposal(subject, (ranks, new_ranks), reason, Gain("work", gain, unsure))
 
 
-def _fewer(what: str, told: str, caller: str, ranks: int, found: Waits) -> Advice:
+def _fewer(subject: str, measured: str, caller: str, ranks: int, waits: Waits) -> Advice:
     """Propose the fewest ranks that cost the caller less than a point: all that they work more is waited for."""
-    now = found.at_work(1)
-    wanted = next((n for n in range(1, ranks) if now - found.at_work(n / ranks) <= FEWER), ranks)
-    share = 1 - wanted / ranks
+    work_share = waits.at_work(1)
+    new_ranks = next((n for n in range(1, ranks) if work_share - waits.at_work(n / ranks) <= FEWER), ranks)
+    share = 1 - new_ranks / ranks
     if share < LEAST:
-        return Advice.no(what, f"{ranks} fit: {told}")
-    cost = 100 * max(0.0, now - found.at_work(wanted / ranks))
-    why = f"{told}; with {wanted} {caller} would wait {cost:.1f} points more at most"
-    return _proposal(what, (ranks, wanted), why, Gain("ranks", share, found.off))
+        return Advice.no(subject, f"{ranks} fit: {measured}")
+    cost = 100 * max(0.0, work_share - waits.at_work(new_ranks / ranks))
+    reason = f"{measured}; with {new_ranks} {caller} would wait {cost:.1f} points more at most"
+    return _proposal(subject, (ranks, new_ranks), reason, Gain("ranks", share, waits.off))
 
 
-def _proposal(what: str, change: tuple[int, int], why: str, gain: Gain) -> Advice:
-    now, wanted = change
-    return Advice((Proposal(tuple(what.split(".")), what, str(now), str(wanted), wanted, why, gain),))
+def _proposal(subject: str, change: tuple[int, int], reason: str, gain: Gain) -> Advice:
+    now, proposed = change
+    return Advice((Proposal(tuple(subject.split(".")), subject, str(now), str(proposed), proposed, reason, gain),))

@@ -44,13 +44,13 @@ def daly(save_s: float, between_failures_s: float) -> float:
 
 def advise(uses: Sequence[JobUse]) -> Advice:
     """Return advice on the saves of each role that saves."""
-    found = Advice()
+    advice = Advice()
     saving = [name for name in uses[-1].roles if any(_saves(use.roles.get(name)) for use in uses)]
     if not saving:
         return Advice.no("checkpoints", "no save was recorded")
     for name in saving:
-        found += _role(name, uses)
-    return found
+        advice += _role(name, uses)
+    return advice
 
 
 def _saves(use: RoleUse | None) -> int:
@@ -58,57 +58,61 @@ def _saves(use: RoleUse | None) -> int:
 
 
 def _role(name: str, uses: Sequence[JobUse]) -> Advice:
-    what = f"roles.{name}: interval of checkpoint.save()"
+    subject = f"roles.{name}: interval of checkpoint.save()"
     known = [use for use in uses if use.journal and _saves(use.roles.get(name))]
     if not known:
-        return Advice.no(what, "the failures are not known: the folders have no journal that can be read")
-    own = [use.roles[name] for use in known]
-    saves, failures = sum(_saves(use) for use in own), sum(use.failures for use in own)
+        return Advice.no(subject, "the failures are not known: the folders have no journal that can be read")
+    role_uses = [use.roles[name] for use in known]
+    saves, failures = sum(_saves(use) for use in role_uses), sum(use.failures for use in role_uses)
     if saves < SAVES:
-        return Advice.no(what, f"too little history: {counted(saves, 'save')}, wanted are {SAVES}")
+        return Advice.no(subject, f"too little history: {counted(saves, 'save')}, wanted are {SAVES}")
     if failures < FAILURES:
-        return Advice.no(what, f"too little history: {counted(failures, 'failure')}, wanted are {FAILURES}")
+        return Advice.no(subject, f"too little history: {counted(failures, 'failure')}, wanted are {FAILURES}")
     # Of one rank: all of a role save together, and are lost together.
-    time = sum((use.productive_s + use.recompute_s) / use.ranks for use in own)
-    save = sum(use.saves.seconds for use in own if use.saves) / saves
+    time = sum((use.productive_s + use.recompute_s) / use.ranks for use in role_uses)
+    save = sum(use.saves.seconds for use in role_uses if use.saves) / saves
     if not time or not save:
-        return Advice.no(what, "a save took no time that could be measured: save as often as you like")
-    found = Intervals(save, time / failures, time / saves, daly(save, time / failures))
-    repeated = sum(use.recompute_s / use.ranks for use in own) / time
-    return _told(what, found, _step(own), (saves, failures, repeated), uses[-1])
+        return Advice.no(subject, "a save took no time that could be measured: save as often as you like")
+    intervals = Intervals(save, time / failures, time / saves, daly(save, time / failures))
+    repeated = sum(use.recompute_s / use.ranks for use in role_uses) / time
+    return _propose_interval(subject, intervals, _step(role_uses), (saves, failures, repeated), uses[-1])
 
 
-def _step(own: Sequence[RoleUse]) -> float:
+def _step(role_uses: Sequence[RoleUse]) -> float:
     """Return the seconds of a step; 0: the ranks told none."""
-    steps = sum(use.steps for use in own)
-    return sum(use.productive_s / use.ranks for use in own) / steps if steps else 0.0
+    steps = sum(use.steps for use in role_uses)
+    return sum(use.productive_s / use.ranks for use in role_uses) / steps if steps else 0.0
 
 
-def _told(what: str, found: Intervals, step_s: float, measured: tuple[int, int, float], newest: JobUse) -> Advice:
+def _propose_interval(
+    subject: str, intervals: Intervals, step_s: float, measured: tuple[int, int, float], newest: JobUse
+) -> Advice:
     saves, failures, repeated = measured
-    before, after = found.cost(found.now_s), found.cost(found.best_s)
+    before, after = intervals.cost(intervals.now_s), intervals.cost(intervals.best_s)
     share = newest.goodput or 1.0
     gain = (before - after) * share
     # The number of failures is as unsure as its root, on both sides; and what was repeated is measured, too.
     rate = 1 / math.sqrt(failures)
-    unsure = abs(found.now_s - found.best_s) / (2 * found.between_failures_s) * rate * share
-    off = abs(found.now_s / (2 * found.between_failures_s) - repeated) * share if repeated else 0.0
-    told = (
-        f"{counted(saves, 'save')} of {_span(found.save_s)} each, every {_span(found.now_s)}; a failure every "
-        f"{_span(found.between_failures_s)} ({failures}); {repeated:.1%} of the time repeated steps"
+    unsure = abs(intervals.now_s - intervals.best_s) / (2 * intervals.between_failures_s) * rate * share
+    off = abs(intervals.now_s / (2 * intervals.between_failures_s) - repeated) * share if repeated else 0.0
+    measured_text = (
+        f"{counted(saves, 'save')} of {_span(intervals.save_s)} each, every {_span(intervals.now_s)}; a failure every "
+        f"{_span(intervals.between_failures_s)} ({failures}); {repeated:.1%} of the time repeated steps"
     )
     if gain < max(LEAST_POINTS, unsure + off):
         more = "" if gain < LEAST_POINTS else f", which is within its uncertainty of {100 * (unsure + off):.1f}"
-        return Advice.no(what, f"{told}: the best interval would bring {max(0.0, 100 * gain):.1f} points{more}")
-    now, best = _in_steps(found.now_s, step_s), _in_steps(found.best_s, step_s)
+        return Advice.no(
+            subject, f"{measured_text}: the best interval would bring {max(0.0, 100 * gain):.1f} points{more}"
+        )
+    now, best = _in_steps(intervals.now_s, step_s), _in_steps(intervals.best_s, step_s)
     cut = mapping(newest.spec.get("checkpoint")).get("everySteps")
     gained = Gain("goodput", gain, unsure + off)
-    why = f"{told}; Daly's interval"
+    reason = f"{measured_text}; Daly's interval"
     if isinstance(cut, int) and step_s:
-        steps = max(1, round(cut * found.best_s / found.now_s))
+        steps = max(1, round(cut * intervals.best_s / intervals.now_s))
         field = ("checkpoint", "everySteps")
-        return Advice((Proposal(field, "checkpoint.everySteps", str(cut), str(steps), steps, why, gained),))
-    return Advice((Proposal((), what, now, best, None, f"{why}; it is in the code of the job", gained),))
+        return Advice((Proposal(field, "checkpoint.everySteps", str(cut), str(steps), steps, reason, gained),))
+    return Advice((Proposal((), subject, now, best, None, f"{reason}; it is in the code of the job", gained),))
 
 
 def _in_steps(interval_s: float, step_s: float) -> str:

@@ -13,9 +13,11 @@ from dljob.spec.model import DLJobManifest
 def earlier_jobs(manifest: DLJobManifest, uses: Sequence[JobUse]) -> tuple[list[EarlierJob], str]:
     """Return the jobs that have the shape of this one, and why another does not count; empty: all do."""
     spec = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
-    (*kept, _), others = comparable([*uses, JobUse("this job", spec, 0.0, None, False, {})])
-    found = [EarlierJob(use.name, {name: _resources(role) for name, role in use.roles.items()}) for use in kept]
-    return found, f"{others[-1].what}: {others[-1].why}" if others else ""
+    (*comparable_uses, _), others = comparable([*uses, JobUse("this job", spec, 0.0, None, False, {})])
+    jobs = [
+        EarlierJob(use.name, {name: _resources(role) for name, role in use.roles.items()}) for use in comparable_uses
+    ]
+    return jobs, f"{others[-1].subject}: {others[-1].reason}" if others else ""
 
 
 def _resources(use: RoleUse) -> ResourceUse:

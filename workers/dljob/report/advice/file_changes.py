@@ -20,10 +20,10 @@ def with_proposals(text: str, file: str, proposals: Iterable[Proposal]) -> str:
         UsageError: it holds several jobs, lacks a role, or shares a value by an anchor.
     """
     load(text, file=file)
-    index = next(number for number, one in enumerate(tree.read(text)) if _is_job(one))
-    for one in proposals:
-        if one.value is not None:
-            text = edit.with_value(text, index, _place(tree.read(text)[index], file, one.field), one.value)
+    index = next(number for number, document in enumerate(tree.read(text)) if _is_job(document))
+    for proposal in proposals:
+        if proposal.value is not None:
+            text = edit.with_value(text, index, _place(tree.read(text)[index], file, proposal.field), proposal.value)
     load(text, file=file)
     return text
 

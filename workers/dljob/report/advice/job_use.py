@@ -112,7 +112,7 @@ def measure(record: RecordedJob, name: str) -> JobUse:
 
 def _role(record: RecordedJob, role: Mapping[str, Any], accounts: Mapping[str, float]) -> RoleUse:
     samples, name = record.samples, str(role["name"])
-    peaks = [own for rank in samples.peak.get(name, ()) if (own := _highest(rank))]
+    peaks = [highest for rank in samples.peak.get(name, ()) if (highest := _highest(rank))]
     faults = [fault for fault in _faults(record) if _role_of(fault) == name]
     killed = [fault for fault in faults if fault.get("reason") == Reason.OOM_KILLED]
     productive = accounts.get("productive", 0.0)
@@ -127,7 +127,7 @@ def _role(record: RecordedJob, role: Mapping[str, Any], accounts: Mapping[str, f
         len(killed),
         sum(_took(fault) for fault in killed),
         _saves(samples.saves.get(name, ()), samples.saving.get(name, ())),
-        max((own for rank in samples.steps.get(name, ()) if (own := _highest(rank))), default=0),
+        max((highest for rank in samples.steps.get(name, ()) if (highest := _highest(rank))), default=0),
         accounts.get("recompute", 0.0),
         _failures(record, name),
     )
@@ -148,23 +148,23 @@ def _growth(peaks: Sequence[int | None]) -> float:
 def _cpus(
     times: Sequence[float], cpu: Sequence[Sequence[int | None]], accounts: Sequence[str | None]
 ) -> tuple[float, ...]:
-    found: list[float] = []
+    rates: list[float] = []
     for rank, series in enumerate(cpu):
         window = CpuWindow()
         for at, used, letters in zip(times, series, accounts, strict=False):
             productive = letters is not None and letters[rank : rank + 1] == PRODUCTIVE
             rate = window.take(at, used, productive=productive)
-            found += () if rate is None else (rate,)
-    return tuple(sorted(found))
+            rates += () if rate is None else (rate,)
+    return tuple(sorted(rates))
 
 
 def _calls(samples: Samples, caller: str, callee: str) -> CallUse:
     """Return the waits of the caller's rank that waited longest."""
     by_rank = samples.waited[caller][callee]
-    rank = max(range(len(by_rank)), key=lambda one: _grown(by_rank[one]))
+    rank = max(range(len(by_rank)), key=lambda index: _grown(by_rank[index]))
     spans = _productive_spans(samples.times, samples.accounts.get(caller, ()), rank)
     waits = [(samples.times[end] - samples.times[begin], _grown_in(by_rank[rank], begin, end)) for begin, end in spans]
-    served = [sum(_grown_in(one, *span) for span in spans) / 1000 for one in samples.served.get(callee, ())]
+    served = [sum(_grown_in(index, *span) for span in spans) / 1000 for index in samples.served.get(callee, ())]
     return CallUse(
         sum(lasted for lasted, _ in waits),
         sum(waited for _, waited in waits) / 1000,
@@ -175,17 +175,17 @@ def _calls(samples: Samples, caller: str, callee: str) -> CallUse:
 
 def _productive_spans(times: Sequence[float], accounts: Sequence[str | None], rank: int) -> list[tuple[int, int]]:
     """Return spans, by their first and last sample, over all of which a rank was productive."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     begin: int | None = None
-    for now, letters in enumerate(accounts):
+    for index, letters in enumerate(accounts):
         if letters is None or letters[rank : rank + 1] != PRODUCTIVE:
             begin = None
-        elif begin is None or times[now] - times[now - 1] > GAP_S:
-            begin = now
-        elif times[now] - times[begin] >= WINDOW_S:
-            found.append((begin, now))
-            begin = now
-    return found
+        elif begin is None or times[index] - times[index - 1] > GAP_S:
+            begin = index
+        elif times[index] - times[begin] >= WINDOW_S:
+            spans.append((begin, index))
+            begin = index
+    return spans
 
 
 def _grown_in(series: Sequence[int | None], begin: int, end: int) -> int:
@@ -194,12 +194,12 @@ def _grown_in(series: Sequence[int | None], begin: int, end: int) -> int:
 
 
 def _saves(counts: Sequence[Sequence[int | None]], spent: Sequence[Sequence[int | None]]) -> SaveUse | None:
-    found = [
+    saves = [
         SaveUse(_grown(count), _grown(milliseconds) / 1000)
         for count, milliseconds in zip(counts, spent, strict=False)
         if _grown(count)
     ]
-    return max(found, key=lambda own: own.seconds) if found else None
+    return max(saves, key=lambda use: use.seconds) if saves else None
 
 
 def _grown(series: Sequence[int | None]) -> int:

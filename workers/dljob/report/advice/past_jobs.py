@@ -63,9 +63,14 @@ def advise(folders: Sequence[Path]) -> tuple[str, Advice]:
     """
     uses = measured(folders)
     newest = uses[-1]
-    unread = Advice(none=tuple(NoAdvice(use.name, why) for use in uses for why in use.unrecorded))
+    unread = Advice(none=tuple(NoAdvice(use.name, reason) for use in uses for reason in use.unrecorded))
     if not newest.spec:
         return newest.name, unread + Advice.no(newest.name, "its folder has no spec: what it asked for is not known")
-    kept, others = comparable(uses)
-    found = resources.advise(kept) + callees.advise(kept) + checkpoints.advise(kept) + rules.advise(folders[-1])
-    return newest.name, Advice(found.proposals, (*others, *unread.none, *found.none), newest.slowness)
+    comparable_uses, others = comparable(uses)
+    advice = (
+        resources.advise(comparable_uses)
+        + callees.advise(comparable_uses)
+        + checkpoints.advise(comparable_uses)
+        + rules.advise(folders[-1])
+    )
+    return newest.name, Advice(advice.proposals, (*others, *unread.none, *advice.none), newest.slowness)

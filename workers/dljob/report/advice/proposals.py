@@ -27,23 +27,23 @@ class Proposal:
 
     field: tuple[str, ...]
     """Names from `spec` on; behind `roles` stands the name of the role. Empty: no field has it."""
-    what: str
+    subject: str
     """The field, or the place in the code."""
     now: str
     proposed: str
     value: str | int | None
     """The value for the file; None: it is not in the file."""
-    why: str
+    reason: str
     gain: Gain
 
     def data(self) -> dict[str, Any]:
         """Return it as data for JSON."""
         return {
-            "field": self.what if self.field else None,
-            "what": self.what,
+            "field": self.subject if self.field else None,
+            "what": self.subject,
             "now": self.now,
             "proposed": self.proposed,
-            "why": self.why,
+            "why": self.reason,
             "gain": {
                 "of": self.gain.of,
                 "share": round(self.gain.share, 4),
@@ -56,8 +56,8 @@ class Proposal:
 class NoAdvice:
     """Something about which nothing is proposed, and why."""
 
-    what: str
-    why: str
+    subject: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class Advice:
     slowness: tuple[str, ...] = ()
     """What slowed the last run down, a line each."""
 
-    def __add__(self, other: Advice) -> Advice:
+    def __add__(self, added: Advice) -> Advice:
         """Return both together."""
-        return Advice(self.proposals + other.proposals, self.none + other.none, self.slowness + other.slowness)
+        return Advice(self.proposals + added.proposals, self.none + added.none, self.slowness + added.slowness)
 
     @classmethod
-    def no(cls, what: str, why: str) -> Advice:
+    def no(cls, subject: str, reason: str) -> Advice:
         """Return advice that says only why there is none."""
-        return cls(none=(NoAdvice(what, why),))
+        return cls(none=(NoAdvice(subject, reason),))

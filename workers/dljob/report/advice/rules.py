@@ -20,48 +20,54 @@ _WHAT = "faultTolerance, restartPolicy"
 class TriedRules:
     """What the simulator predicted for a job."""
 
-    def __init__(self, manifest: DLJobManifest, failures: int, found: Sequence[WhatIf]) -> None:
+    def __init__(self, manifest: DLJobManifest, failures: int, predictions: Sequence[WhatIf]) -> None:
         self.manifest = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
         self.failures = failures
-        self.found = found
+        self.predictions = predictions
 
 
 def tried(folder: Path) -> TriedRules | str:
     """Try the rules that may help the job in a folder; a text says why that cannot be."""
     try:
-        past, predictor, found = rules_tried(folder)
+        past, predictor, predictions = rules_tried(folder)
     except DLJobError as error:
         return error.message
-    return TriedRules(past.manifest, len(predictor.record.strikes), found)
+    return TriedRules(past.manifest, len(predictor.record.strikes), predictions)
 
 
 def advise(folder: Path, run: Callable[[Path], TriedRules | str] = tried) -> Advice:
     """Return the one rule that helps most: gains of several do not add up."""
-    made = run(folder)
-    if isinstance(made, str):
-        return Advice.no(_WHAT, made)
-    if made.failures < FAILURES:
-        return Advice.no(_WHAT, f"too little history: {counted(made.failures, 'failure')}, wanted are {FAILURES}")
-    worth = [one for one in made.found if one.difference >= max(LEAST_POINTS, one.uncertainty)]
+    tried_rules = run(folder)
+    if isinstance(tried_rules, str):
+        return Advice.no(_WHAT, tried_rules)
+    if tried_rules.failures < FAILURES:
+        return Advice.no(
+            _WHAT, f"too little history: {counted(tried_rules.failures, 'failure')}, wanted are {FAILURES}"
+        )
+    worth = [
+        prediction
+        for prediction in tried_rules.predictions
+        if prediction.difference >= max(LEAST_POINTS, prediction.uncertainty)
+    ]
     if not worth:
-        best = max(made.found, key=lambda one: one.difference, default=None)
-        told = "no rule that was tried" if best is None else f"the best rule tried, {best.rule}, {_points(best)},"
-        return Advice.no(_WHAT, f"{told} brings more than its uncertainty and half a point")
+        best = max(tried_rules.predictions, key=lambda prediction: prediction.difference, default=None)
+        best_text = "no rule that was tried" if best is None else f"the best rule tried, {best.rule}, {_points(best)},"
+        return Advice.no(_WHAT, f"{best_text} brings more than its uncertainty and half a point")
     first, *others = worth
-    rest = tuple(f"{one.rule} {_points(one)}" for one in others)
+    rest = tuple(f"{prediction.rule} {_points(prediction)}" for prediction in others)
     beside = f"; alone, and not beside it: {', '.join(rest)}" if rest else ""
     name, _, text = first.rule.partition("=")
     field, value = tuple(name.split(".")), int(text) if text.isdigit() else text
-    why = (
-        f"{counted(made.failures, 'failure')} of the last run, simulated: goodput {first.measured:.1%} then, "
+    reason = (
+        f"{counted(tried_rules.failures, 'failure')} of the last run, simulated: goodput {first.measured:.1%} then, "
         f"{first.goodput:.1%} with it{beside}"
     )
     gain = Gain("goodput", first.difference, first.uncertainty)
-    return Advice((Proposal(field, name, _now(made.manifest, field), text, value, why, gain),))
+    return Advice((Proposal(field, name, _now(tried_rules.manifest, field), text, value, reason, gain),))
 
 
-def _points(one: WhatIf) -> str:
-    return f"{100 * one.difference:+.1f} +/- {100 * one.uncertainty:.1f} points"
+def _points(prediction: WhatIf) -> str:
+    return f"{100 * prediction.difference:+.1f} +/- {100 * prediction.uncertainty:.1f} points"
 
 
 def _now(manifest: Mapping[str, Any], field: tuple[str, ...]) -> str:

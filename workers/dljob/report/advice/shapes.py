@@ -17,27 +17,27 @@ _DEFAULTS: Mapping[str, Any] = {"type": "Actor", "replicas": 1}
 def comparable(uses: Sequence[JobUse]) -> tuple[list[JobUse], list[NoAdvice]]:
     """Return the jobs of the last one's shape, which comes last, and why others are left out."""
     *others, newest = uses
-    kept: list[JobUse] = []
+    comparable_uses: list[JobUse] = []
     none: list[NoAdvice] = []
     for use in others:
-        if why := _difference(use.spec, newest.spec):
-            none.append(NoAdvice(use.name, f"another shape of job than {newest.name}: {why}"))
+        if reason := _difference(use.spec, newest.spec):
+            none.append(NoAdvice(use.name, f"another shape of job than {newest.name}: {reason}"))
         else:
-            kept.append(use)
-    return [*kept, newest], none
+            comparable_uses.append(use)
+    return [*comparable_uses, newest], none
 
 
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """Return the first difference of two specs; empty where their records can be compared."""
-    one, two = _roles(first), _roles(second)
-    if list(one) != list(two):
-        return f"it has the roles {', '.join(one) or 'none'}, not {', '.join(two) or 'none'}"
-    for name, role in one.items():
+    first_roles, second_roles = _roles(first), _roles(second)
+    if list(first_roles) != list(second_roles):
+        return f"it has the roles {', '.join(first_roles) or 'none'}, not {', '.join(second_roles) or 'none'}"
+    for name, role in first_roles.items():
         for field in SHAPE:
             default = _DEFAULTS.get(field)
-            own, other = role.get(field, default), two[name].get(field, default)
-            if own != other:
-                return f"roles.{name}.{field} is {_short(own)}, not {_short(other)}"
+            first_value, second_value = role.get(field, default), second_roles[name].get(field, default)
+            if first_value != second_value:
+                return f"roles.{name}.{field} is {_short(first_value)}, not {_short(second_value)}"
     return ""
 
 

@@ -16,8 +16,8 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def rows(value: object) -> list[Mapping[str, Any]]:
     """Return the mappings of a list."""
-    found = cast("list[object]", value) if isinstance(value, list | tuple) else []
-    return [cast("Mapping[str, Any]", row) for row in found if isinstance(row, Mapping)]
+    items = cast("list[object]", value) if isinstance(value, list | tuple) else []
+    return [cast("Mapping[str, Any]", row) for row in items if isinstance(row, Mapping)]
 
 
 def number(value: object) -> float:

@@ -75,29 +75,34 @@ def _text(file: Path) -> str:
 def _write(file: Path, text: str, advice: Advice) -> None:
     from dljob.report.advice import file_changes
 
-    made = file_changes.with_proposals(text, str(file), advice.proposals)
-    if made == text:
+    new_text = file_changes.with_proposals(text, str(file), advice.proposals)
+    if new_text == text:
         output.say(f"{file}: nothing to change")
         return
-    files.write(file, [made], force=True)
-    output.say(f"{file}: changed {', '.join(one.what for one in advice.proposals if one.value is not None)}")
+    files.write(file, [new_text], force=True)
+    output.say(
+        f"{file}: changed {', '.join(proposal.subject for proposal in advice.proposals if proposal.value is not None)}"
+    )
 
 
 def table(name: str, advice: Advice) -> list[str]:
     """Return what a terminal shows."""
-    made = [f"advice for {_plain(name)}"]
+    lines = [f"advice for {_plain(name)}"]
     if advice.proposals:
         rows = [("WHAT", "NOW", "PROPOSED", "PREDICTED GAIN")]
-        rows += [(_plain(one.what), _plain(one.now), one.proposed, _gain(one.gain)) for one in advice.proposals]
-        made += ["", *output.aligned(rows), ""]
-        made += [_plain(f"{one.what}: {one.why}") for one in advice.proposals]
+        rows += [
+            (_plain(proposal.subject), _plain(proposal.now), proposal.proposed, _gain(proposal.gain))
+            for proposal in advice.proposals
+        ]
+        lines += ["", *output.aligned(rows), ""]
+        lines += [_plain(f"{proposal.subject}: {proposal.reason}") for proposal in advice.proposals]
     else:
-        made += ["", "nothing to propose"]
+        lines += ["", "nothing to propose"]
     if advice.slowness:
-        made += ["", "what slowed it down", *(_plain(f"  {line}") for line in advice.slowness)]
+        lines += ["", "what slowed it down", *(_plain(f"  {line}") for line in advice.slowness)]
     if advice.none:
-        made += ["", "no advice on", *(_plain(f"  {one.what}: {one.why}") for one in advice.none)]
-    return made
+        lines += ["", "no advice on", *(_plain(f"  {entry.subject}: {entry.reason}") for entry in advice.none)]
+    return lines
 
 
 def _gain(gain: Gain) -> str:
@@ -108,8 +113,8 @@ def _gain(gain: Gain) -> str:
         return f"{share:+.1f} points of its caller's time, +/- {unsure:.1f}"
     if gain.of == "ranks":
         return f"{share:.0f} % fewer ranks, +/- {unsure:.0f}"
-    what = f"{'less' if share > 0 else 'more'} {gain.of}" if gain.of == "memory" else "fewer CPUs"
-    return f"{abs(share):.0f} % {what}, +/- {unsure:.0f}"
+    change = f"{'less' if share > 0 else 'more'} {gain.of}" if gain.of == "memory" else "fewer CPUs"
+    return f"{abs(share):.0f} % {change}, +/- {unsure:.0f}"
 
 
 def _plain(text: str) -> str:
@@ -121,7 +126,7 @@ def structured(name: str, advice: Advice) -> dict[str, Any]:
     """Return the same for programs; shares of 1."""
     return {
         "job": name,
-        "proposals": [one.data() for one in advice.proposals],
+        "proposals": [proposal.data() for proposal in advice.proposals],
         "slowness": list(advice.slowness),
-        "noAdvice": [{"what": one.what, "why": one.why} for one in advice.none],
+        "noAdvice": [{"what": entry.subject, "why": entry.reason} for entry in advice.none],
     }
