@@ -44,7 +44,7 @@ class ServedNamespaces:
                     self._put(name, selected=name in names)
                 self.known = True
                 errors.worked()
-                async with aclosing(kube.watch(NAMESPACES, labels=self.selector, seen=listed)) as changes:
+                async with aclosing(kube.watch(NAMESPACES, labels=self.selector, known_before=listed)) as changes:
                     async for kind, body in changes:
                         self._put(body["metadata"]["name"], selected=kind != "DELETED")
             except Exception as error:  # noqa: BLE001 - a list that is refused today may be granted tomorrow

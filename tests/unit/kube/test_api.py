@@ -251,7 +251,7 @@ async def test_a_watch_tells_that_what_was_seen_before_is_gone_or_still_there(fa
     fake.take("configmaps", "gone")
     fake.take("configmaps", "again")
     fake.put("configmaps", config_map("again"))
-    heard = kube.watch(CONFIG_MAPS, "default", seen=before)
+    heard = kube.watch(CONFIG_MAPS, "default", known_before=before)
     told = [await anext(heard) for _ in range(4)]
     assert [_short(one) for one in told[:2]] == [("DELETED", "gone"), ("DELETED", "again")]
     assert sorted(map(_short, told[2:])) == [("ADDED", "again"), ("ADDED", "stays")]

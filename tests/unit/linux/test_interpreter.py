@@ -63,7 +63,7 @@ def test_the_dljob_of_an_environment_is_its_own_and_not_that_of_the_import_path(
 
 
 def test_an_interpreter_is_found_by_path_and_on_the_path(monkeypatch, tmp_path):
-    assert pythons.find(sys.executable) == pythons.here()
+    assert pythons.find(sys.executable) == pythons.own_interpreter()
     (tmp_path / "python-of-ours").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # that of this process is wrong for another one
@@ -116,7 +116,7 @@ def test_a_role_without_python_has_that_of_its_host():
 
 def test_a_class_is_refused_with_both_versions(monkeypatch):
     role = role_plan("actor", ("class", "app.Actor"), python=sys.executable)
-    assert pythons.choose(role) == pythons.here()
+    assert pythons.choose(role) == pythons.own_interpreter()
     monkeypatch.setattr(pythons, "here", lambda: Interpreter("/p", (3, 9, 1), "2.60.0"))
     own = ".".join(map(str, sys.version_info[:3]))
     with pytest.raises(InterpreterError, match=rf"it is Python {own} .*, and the cluster has Python 3\.9\.1 with"):

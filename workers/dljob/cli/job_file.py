@@ -215,7 +215,7 @@ def sizes_here(job: JobPlan, pretend: Mapping[str, int] | None = None) -> list[s
 
 def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
     """Return a finding for each role whose interpreter this machine lacks, or which cannot run the role's ranks."""
-    from dljob.linux.interpreter import InterpreterError, find, here, misfit
+    from dljob.linux.interpreter import InterpreterError, find, misfit, own_interpreter
     from dljob.spec.rules.findings import Finding
     from dljob.spec.rules.interpreters import in_ray
 
@@ -224,7 +224,7 @@ def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
         if not role.python:
             continue
         try:
-            said = misfit(find(role.python), here(), in_ray=in_ray(role))
+            said = misfit(find(role.python), own_interpreter(), in_ray=in_ray(role))
         except InterpreterError as error:
             said = str(error)
         if said:

@@ -149,7 +149,7 @@ class Kube:
         asked: dict[str, str | int] = {**query, "limit": limit}
         while True:
             size = int(asked["limit"])
-            page = await self._page(path, asked, whole=size == 1)
+            page = await self._page(path, asked, is_single=size == 1)
             if page is None:
                 asked["limit"] = max(1, size // 10)
                 continue
@@ -159,10 +159,10 @@ class Kube:
                 return
             asked |= {"continue": more, "limit": min(limit, 2 * size)}
 
-    async def _page(self, path: str, query: Query, *, whole: bool) -> Json | None:
+    async def _page(self, path: str, query: Query, *, is_single: bool) -> Json | None:
         """Return a page of a list; None where it is too large for memory, unless `whole`: it has one object."""
         reply = await self._good("GET", path, query=query)
-        if not whole and len(reply.body) > SMALL_PAGE and answers.excess(reply.body, PAGE):
+        if not is_single and len(reply.body) > SMALL_PAGE and answers.excess(reply.body, PAGE):
             return None
         return reply.json()
 
@@ -257,7 +257,7 @@ class Kube:
         *,
         labels: str = "",
         fields: str = "",
-        seen: Iterable[Json] = (),
+        known_before: Iterable[Json] = (),
     ) -> AsyncGenerator[Heard, None]:
         """Yield present objects (as ADDED), then every change, for ever; a broken stream is resumed by a new list.
 
@@ -266,13 +266,13 @@ class Kube:
         """
         path, query = resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields)
         # uid -> a stub: what is in `known` and missing in a new list was deleted while no stream ran.
-        known = {item["metadata"]["uid"]: _unversioned(item) for item in seen}
-        found, since = await self._snapshot(path, query)
+        known = {item["metadata"]["uid"]: _unversioned(item) for item in known_before}
+        present, since = await self._snapshot(path, query)
         while True:
             # First the deletions: an object made anew under the same name comes after its predecessor's end.
-            for uid in [uid for uid in known if uid not in found]:
+            for uid in [uid for uid in known if uid not in present]:
                 yield "DELETED", known.pop(uid)
-            for uid, item in found.items():
+            for uid, item in present.items():
                 if _version(known.get(uid)) != _version(item):
                     yield "ADDED", item
                 # Without the rest: a watch of 10,000 objects keeps some hundred bytes of each.
@@ -285,7 +285,7 @@ class Kube:
                     known[item["metadata"]["uid"]] = _stub(item)
                 yield kind, item
             # A new list instead of the last seen version: it also shows what was deleted before the stream broke.
-            found, since = await self._snapshot_again(path, query)
+            present, since = await self._snapshot_again(path, query)
 
     async def changes(
         self, resource: Resource, namespace: str | None = None, since: str = "", *, labels: str = "", fields: str = ""
@@ -295,8 +295,8 @@ class Kube:
         A stream that brings nothing began at a version that the server has forgotten, or nothing happened for long.
         """
         query = _some(labelSelector=labels, fieldSelector=fields)
-        async for heard in self._stream(resource.path(namespace), query, since):
-            yield heard
+        async for change in self._stream(resource.path(namespace), query, since):
+            yield change
 
     # -- a pod's port, through the API server
 
@@ -315,12 +315,12 @@ class Kube:
     def _pod(self, pod: str, port: int, path: str, namespace: str | None) -> str:
         return self._path(PODS, namespace) + f"/{quote(pod, safe='')}:{port}/proxy/{path.lstrip('/')}"
 
-    async def _proxy(self, method: str, where: str, body: object, options: Proxied) -> Response:
+    async def _proxy(self, method: str, url: str, body: object, options: Proxied) -> Response:
         # The API server consumes the Authorization header, so tokens for pods go in another one.
-        reply = await self.transport.request(method, where, body, **options)
+        reply = await self.transport.request(method, url, body, **options)
         # Only the API server's refusals are Status objects; an error of the pod itself is its answer.
         if reply.status >= 400 and status_object(reply.body):
-            raise from_answer(reply.status, reply.body, f"{method} {where}")
+            raise from_answer(reply.status, reply.body, f"{method} {url}")
         return reply
 
     async def call(
@@ -356,13 +356,13 @@ class Kube:
         return resource.path(namespace or self.namespace, name, sub)
 
     async def _snapshot(self, path: str, query: Query) -> tuple[dict[str, Json], str]:
-        found: dict[str, Json] = {}
+        objects: dict[str, Json] = {}
         since = ""
         async for page in self._pages(path, query):
             since = page["metadata"]["resourceVersion"]
             # All pages have one resourceVersion, that of the first: the watch goes on from there.
-            found.update((item["metadata"]["uid"], item) for item in page["items"])
-        return found, since
+            objects.update((item["metadata"]["uid"], item) for item in page["items"])
+        return objects, since
 
     async def _snapshot_again(self, path: str, query: Query) -> tuple[dict[str, Json], str]:
         """List again after the end of a stream; wait for a server that is away."""

@@ -126,7 +126,7 @@ def _own_namespace() -> str:
 
 def _existing(files: str) -> str:
     """Return the existing files of a list like KUBECONFIG; the client only warns when there is none."""
-    found = [path for part in files.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
-    if not found:
+    paths = [path for part in files.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
+    if not paths:
         raise ApiError(0, "NoConfig", f"no kubeconfig at {files}, and this is no pod: no cluster to talk to")
-    return os.pathsep.join(map(str, found))
+    return os.pathsep.join(map(str, paths))

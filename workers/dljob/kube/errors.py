@@ -32,14 +32,14 @@ class NotThereError(NotFoundError, ApiError):
     exit_code = ExitCode.NOT_FOUND
 
 
-def from_answer(status: int, body: bytes, what: str) -> ApiError:
+def from_answer(status: int, body: bytes, call: str) -> ApiError:
     """Convert an HTTP answer of 400 or above to an error; `what` describes the call when the answer is no Status."""
     answer = status_object(body)
-    said = (
+    message = (
         str(answer.get("message") or "")
-        or f"{what}: HTTP {status} {body[:300].decode(errors='replace').strip()}".rstrip()
+        or f"{call}: HTTP {status} {body[:300].decode(errors='replace').strip()}".rstrip()
     )
-    return from_status(status, str(answer.get("reason") or ""), said)
+    return from_status(status, str(answer.get("reason") or ""), message)
 
 
 def from_status(status: int, reason: str, message: str) -> ApiError:
@@ -56,5 +56,5 @@ def status_object(body: bytes) -> dict[str, Any]:
     # A proxy in between may answer anything.
     if not isinstance(parsed, dict):
         return {}
-    found = cast("dict[str, Any]", parsed)
-    return found if found.get("kind") == "Status" and found.get("apiVersion") == "v1" else {}
+    status = cast("dict[str, Any]", parsed)
+    return status if status.get("kind") == "Status" and status.get("apiVersion") == "v1" else {}

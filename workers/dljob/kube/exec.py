@@ -53,10 +53,10 @@ class PodCommand:
                     pass
         except TimeoutError:
             raise ApiError(0, "Silent", f"the command in {self._whose} said nothing within {FIRST_S:g} s") from None
-        line, whole, _ = self._out.partition(b"\n")
-        if not whole:
-            said = self._errors.decode(errors="replace").strip()[-500:]
-            raise ApiError(0, "Failed", f"the command in {self._whose} failed: {said or 'it said nothing'}")
+        line, newline, _ = self._out.partition(b"\n")
+        if not newline:
+            error_text = self._errors.decode(errors="replace").strip()[-500:]
+            raise ApiError(0, "Failed", f"the command in {self._whose} failed: {error_text or 'it said nothing'}")
         return cast("Json", json.loads(line))
 
     async def end(self) -> None:
@@ -80,20 +80,20 @@ class PodCommand:
         elif channel == _STDERR:
             self._errors += body
         elif channel == _ERROR:
-            self.code, said = code_of(body)
-            self._errors += said.encode()
+            self.code, message_text = code_of(body)
+            self._errors += message_text.encode()
             return False
         return True
 
 
 def code_of(status: bytes) -> tuple[int, str]:
     """Return the exit code in the Status that ends a command, and the message of one that could not run."""
-    found = cast("Json", json.loads(status))
-    if found.get("status") == "Success":
+    parsed = cast("Json", json.loads(status))
+    if parsed.get("status") == "Success":
         return 0, ""
-    details: Json = found.get("details") or {}
+    details: Json = parsed.get("details") or {}
     causes: list[Json] = details.get("causes") or []
     for cause in causes:
         if cause.get("reason") == "ExitCode":
             return int(cause["message"]), ""
-    return -1, str(found.get("message") or "")
+    return -1, str(parsed.get("message") or "")

@@ -38,10 +38,10 @@ Slot: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 class HeadError(UnreachableError):
     """The head did not answer (status 0), or refused (its HTTP status); `said` is its own message."""
 
-    def __init__(self, status: int, message: str, said: str = "") -> None:
+    def __init__(self, status: int, message: str, answer: str = "") -> None:
         super().__init__(message)
         self.status = status
-        self.said = said
+        self.said = answer
 
 
 class UnknownError(NotFoundError, HeadError):
@@ -117,7 +117,7 @@ def directly(
     session: aiohttp.ClientSession,
     url: str,
     token: str,
-    told: Callable[[int], None] = lambda _status: None,
+    on_status: Callable[[int], None] = lambda _status: None,
     slot: Slot | None = None,
 ) -> Ask:
     """Return a client over the pod network. Redirects are not followed, and answers are bounded before they are parsed.
@@ -126,7 +126,7 @@ def directly(
         session: the connection pool.
         url: address of the port.
         token: token of the RayCluster.
-        told: called with every HTTP status, 0 for no answer.
+        on_status: called with every HTTP status, 0 for no answer.
         slot: limits how many large answers are read concurrently; None: one.
     """
     # Without compression: a small compressed body could expand to any size.
@@ -159,7 +159,7 @@ def directly(
                 allow_redirects=False,
             )
             async with call as answer:
-                told(answer.status)  # before the body: the head did answer, even if its body is refused below
+                on_status(answer.status)  # before the body: the head did answer, even if its body is refused below
                 if 300 <= answer.status < 400:
                     raise MisbehavesError(
                         answer.status, f"{url} sends elsewhere (HTTP {answer.status}), which is not followed"
@@ -168,9 +168,9 @@ def directly(
                     answer.status, await _body(answer, url, answers.LARGE if large else answers.USUAL, slot)
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            told(0)  # no answer is the only case without a status
-            why = str(error) or f"nothing within {limit:g} s"
-            raise HeadError(0, f"no answer from {url}: {why}") from error
+            on_status(0)  # no answer is the only case without a status
+            reason = str(error) or f"nothing within {limit:g} s"
+            raise HeadError(0, f"no answer from {url}: {reason}") from error
 
     return ask
 
@@ -232,7 +232,7 @@ def through(kube: Kube, pod: str, port: int, namespace: str, token: str) -> Ask:
     return ask
 
 
-def answered(reply: Response, what: str) -> AnyJson:
+def answered(reply: Response, subject: str) -> AnyJson:
     """Parse the JSON of a good answer; None when it is empty.
 
     Raises:
@@ -242,31 +242,33 @@ def answered(reply: Response, what: str) -> AnyJson:
         HeadError: the head refused otherwise.
     """
     if reply.status >= 400:
-        raise refused(reply, what)
+        raise refused(reply, subject)
     try:
-        found = answers.parsed(reply.body)
+        parsed = answers.parsed(reply.body)
     except ValueError:
         # No JSON: the check below refuses it like a bare text.
-        found = ""
-    if found is not None and not isinstance(found, dict | list):
-        raise MisbehavesError(reply.status, f"{what}: no JSON but {reply.body[:200].decode(errors='replace')!r}")
-    return cast("AnyJson", found)
+        parsed = ""
+    if parsed is not None and not isinstance(parsed, dict | list):
+        raise MisbehavesError(reply.status, f"{subject}: no JSON but {reply.body[:200].decode(errors='replace')!r}")
+    return cast("AnyJson", parsed)
 
 
-def answered_object(reply: Response, what: str) -> Json:
+def answered_object(reply: Response, subject: str) -> Json:
     """Parse the JSON object of a good answer. Raises as `answered` does, and MisbehavesError for anything else."""
-    found = answered(reply, what)
-    if not isinstance(found, dict):
-        raise MisbehavesError(reply.status, f"{what}: no JSON object but {reply.body[:200].decode(errors='replace')!r}")
-    return cast("Json", found)
+    parsed = answered(reply, subject)
+    if not isinstance(parsed, dict):
+        raise MisbehavesError(
+            reply.status, f"{subject}: no JSON object but {reply.body[:200].decode(errors='replace')!r}"
+        )
+    return cast("Json", parsed)
 
 
-def refused(reply: Response, what: str) -> HeadError:
+def refused(reply: Response, subject: str) -> HeadError:
     """Convert a refusal into an error with its own message: `{"error": ...}` from the gateway, plain text from Ray."""
-    said = reply.text().strip()[:1000]
+    answer = reply.text().strip()[:1000]
     with contextlib.suppress(ValueError, KeyError, TypeError):  # not the gateway's JSON: the text stays as it is
-        said = str(answers.parsed(reply.body)["error"])[:1000]
+        answer = str(answers.parsed(reply.body)["error"])[:1000]
     kind = {404: UnknownError, 503: UnavailableError}.get(reply.status, HeadError)
-    said = said or f"HTTP {reply.status}"
-    refused = f"{TOKEN_REFUSED} (HTTP {reply.status}): " if reply.status in (401, 403) else ""
-    return kind(reply.status, f"{what}: {refused}{said}", said)
+    answer = answer or f"HTTP {reply.status}"
+    prefix = f"{TOKEN_REFUSED} (HTTP {reply.status}): " if reply.status in (401, 403) else ""
+    return kind(reply.status, f"{subject}: {prefix}{answer}", answer)

@@ -74,8 +74,8 @@ class JobApi:
 
     async def session(self) -> str:
         """Return the name of Ray's session; a new name means that the head lost its state."""
-        found = answered_object(await self._ask("GET", "/api/version"), "version of Ray")
-        return str(found.get("session_name") or "")
+        version = answered_object(await self._ask("GET", "/api/version"), "version of Ray")
+        return str(version.get("session_name") or "")
 
 
 def refusal(tail: str) -> dict[str, str]:
@@ -91,6 +91,6 @@ def refusal(tail: str) -> dict[str, str]:
             # The driver is user code and may print anything, also a line that only begins like JSON.
             continue
         if isinstance(parsed, dict) and cast("Json", parsed).get("dljob") == "refused":
-            said = cast("Json", parsed)
-            return {key: str(said.get(key) or "") for key in ("reason", "message", "hint")}
+            fields = cast("Json", parsed)
+            return {key: str(fields.get(key) or "") for key in ("reason", "message", "hint")}
     return {}

@@ -60,13 +60,13 @@ def below(root: int) -> list[int]:
                 # Zombies and dead processes hold nothing any more.
                 if state not in "ZX":
                     children.setdefault(int(parent), []).append(int(entry))
-    found: list[int] = []
+    pids: list[int] = []
     waiting = [root]
     while waiting:
         batch = children.get(waiting.pop(), [])
-        found += batch
+        pids += batch
         waiting += batch
-    return found
+    return pids
 
 
 def command_of(pid: int) -> str:

@@ -46,9 +46,9 @@ def describe_log(log: int | str) -> str:
         log: Its descriptor or path.
     """
     with suppress(OSError):
-        seen = os.statvfs(log)
-        free = (seen.f_bavail if os.geteuid() else seen.f_bfree) * seen.f_frsize
-        if seen.f_blocks and free < LOG_BYTES:
+        usage = os.statvfs(log)
+        free = (usage.f_bavail if os.geteuid() else usage.f_bfree) * usage.f_frsize
+        if usage.f_blocks and free < LOG_BYTES:
             return f"no room is left on the volume of its log ({free >> 10} KiB free): programs that write to it fail"
     return ""
 
@@ -73,15 +73,15 @@ def _look(mounts: Path, full: list[str]) -> None:
                 continue
             with suppress(OSError):
                 folder = folder.replace(r"\040", " ")
-                if left := _left(folder):
-                    full.append(f"{folder} ({kind}, {left})")
+                if room_text := _describe_scarce_room(folder):
+                    full.append(f"{folder} ({kind}, {room_text})")
 
 
-def _left(folder: str) -> str:
+def _describe_scarce_room(folder: str) -> str:
     """Return what is left of a full file system; empty: there is room."""
-    seen = os.statvfs(folder)
-    total = seen.f_blocks * seen.f_frsize
-    free = (seen.f_bavail if os.geteuid() else seen.f_bfree) * seen.f_frsize
+    usage = os.statvfs(folder)
+    total = usage.f_blocks * usage.f_frsize
+    free = (usage.f_bavail if os.geteuid() else usage.f_bfree) * usage.f_frsize
     if total and free < min(total // LEFT_SHARE, LEFT_BYTES):
         return f"{free >> 20} of {total >> 20} MiB free"
-    return "0 inodes free" if seen.f_files and not seen.f_favail else ""
+    return "0 inodes free" if usage.f_files and not usage.f_favail else ""

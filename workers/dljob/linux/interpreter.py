@@ -66,7 +66,7 @@ class Interpreter:
         return f"Python {'.'.join(map(str, self.version))} {f'with Ray {self.ray}' if self.ray else 'without Ray'}"
 
 
-def here() -> Interpreter:
+def own_interpreter() -> Interpreter:
     """Return the interpreter of this process."""
     return Interpreter(sys.executable, sys.version_info[:3], _installed("ray"), _installed("dljob"))
 
@@ -77,67 +77,70 @@ def _installed(name: str) -> str:
     return ""
 
 
-def misfit(found: Interpreter, cluster: Interpreter, *, in_ray: bool) -> str:
+def misfit(interpreter: Interpreter, cluster: Interpreter, *, in_ray: bool) -> str:
     """Return why ranks cannot run in an interpreter; empty if they can. `in_ray`: they live in Ray's workers."""
-    return _unlike_dljob(found.dljob, cluster.dljob) or _unlike_python(found, cluster, in_ray=in_ray)
+    return _unlike_dljob(interpreter.dljob, cluster.dljob) or _unlike_python(interpreter, cluster, in_ray=in_ray)
 
 
-def _unlike_dljob(found: str, job: str) -> str:
+def _unlike_dljob(installed_version: str, job_version: str) -> str:
     # The job's dljob would hide the installed one, for which the environment's code was perhaps written.
-    if not (found and job) or found.split(".")[:2] == job.split(".")[:2]:
-        return ""
-    return f"it has dljob {found}, and the job runs with dljob {job}, which ranks import: install that there, or none"
-
-
-def _unlike_python(found: Interpreter, cluster: Interpreter, *, in_ray: bool) -> str:
-    if not in_ray:
-        if OLDEST <= found.version[:2] <= NEWEST:
-            return ""
-        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
-        return f"it is {found.words}, and ranks need Python {oldest} to {newest}"
-    if (found.version[:2], found.ray) == (cluster.version[:2], cluster.ray):
+    if not (installed_version and job_version) or installed_version.split(".")[:2] == job_version.split(".")[:2]:
         return ""
     return (
-        f"it is {found.words}, and the cluster has {cluster.words}: ranks that use Ray need the same minor version of "
-        "Python and the same Ray"
+        f"it has dljob {installed_version}, and the job runs with dljob {job_version}, which ranks import: install "
+        "that there, or none"
     )
 
 
-def find(wanted: str) -> Interpreter:
+def _unlike_python(interpreter: Interpreter, cluster: Interpreter, *, in_ray: bool) -> str:
+    if not in_ray:
+        if OLDEST <= interpreter.version[:2] <= NEWEST:
+            return ""
+        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+        return f"it is {interpreter.words}, and ranks need Python {oldest} to {newest}"
+    if (interpreter.version[:2], interpreter.ray) == (cluster.version[:2], cluster.ray):
+        return ""
+    return (
+        f"it is {interpreter.words}, and the cluster has {cluster.words}: ranks that use Ray need the same minor "
+        "version of Python and the same Ray"
+    )
+
+
+def find(name_or_path: str) -> Interpreter:
     """Find an interpreter in this node, by its path or on PATH, and ask for its versions.
 
     Raises:
         InterpreterError: There is none, or it does not answer.
     """
-    found = wanted if wanted.startswith("/") else shutil.which(wanted)
-    if found is None:
-        raise InterpreterError(f"it is not on PATH{_hint(wanted, _on_path())}")
-    path = Path(found)
+    path_text = name_or_path if name_or_path.startswith("/") else shutil.which(name_or_path)
+    if path_text is None:
+        raise InterpreterError(f"it is not on PATH{_hint(name_or_path, _on_path())}")
+    path = Path(path_text)
     if not path.exists():
-        near = sorted(str(each) for each in path.parent.glob("*python*")) if path.parent.is_dir() else []
-        raise InterpreterError(f"there is no such file{_hint(wanted, near)}")
+        near = sorted(str(neighbour) for neighbour in path.parent.glob("*python*")) if path.parent.is_dir() else []
+        raise InterpreterError(f"there is no such file{_hint(name_or_path, near)}")
     env = {name: value for name, value in os.environ.items() if name not in MISLEADING}
     try:
-        said = subprocess.run(
-            [found, "-c", _ASK], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S, check=False
+        answer = subprocess.run(
+            [path_text, "-c", _ASK], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InterpreterError(f"it does not run: {error}") from error
     try:
-        (first, second, third), ray, dljob = json.loads(said.stdout.splitlines()[-1])
+        (first, second, third), ray, dljob = json.loads(answer.stdout.splitlines()[-1])
     except (ValueError, IndexError, TypeError) as error:
-        words = said.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {said.returncode}"
+        words = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {answer.returncode}"
         raise InterpreterError(f"it is no Python: {words:.200}") from error
-    return Interpreter(found, (first, second, third), ray, dljob)
+    return Interpreter(path_text, (first, second, third), ray, dljob)
 
 
 def _on_path() -> list[str]:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return sorted({found.name for folder in folders if folder for found in Path(folder).glob("python*")})
+    return sorted({program.name for folder in folders if folder for program in Path(folder).glob("python*")})
 
 
-def _hint(wanted: str, near: list[str]) -> str:
-    close = difflib.get_close_matches(wanted, near, n=1, cutoff=0.7)
+def _hint(name: str, near: list[str]) -> str:
+    close = difflib.get_close_matches(name, near, n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -154,17 +157,17 @@ def choose(role: RolePlan) -> Interpreter | None:
     """
     if not role.python:
         return None
-    said = ""
+    problem = ""
     try:
-        found = find(role.python)
-        said = misfit(found, here(), in_ray=uses_ray(role))
+        interpreter = find(role.python)
+        problem = misfit(interpreter, own_interpreter(), in_ray=uses_ray(role))
     except InterpreterError as error:
-        said = str(error)
+        problem = str(error)
     else:
-        if not said:
-            return found
+        if not problem:
+            return interpreter
     raise InterpreterError(
-        f"role {role.name} cannot run with python: {role.python} on node {platform.node()}: {said}; "
+        f"role {role.name} cannot run with python: {role.python} on node {platform.node()}: {problem}; "
         "correct roles[].python, or install it there"
     )
 
@@ -201,14 +204,14 @@ def environment(python: Interpreter, library: str, inherited: Mapping[str, str])
 # -- workers of Ray
 
 
-def launcher(wanted: str, job_dir: str) -> str:
+def launcher(name_or_path: str, job_dir: str) -> str:
     """Return the command by which Ray's shell starts a worker in a role's interpreter.
 
     The node's own Python decides there. One that does not fit is replaced by it, so that the worker starts at all, and
     says why its rank does not.
     """
-    own = shlex.join([sys.executable, "-P", "-m", __name__, wanted, job_dir])
-    return f"$({own} || command -v python3)"
+    own_command = shlex.join([sys.executable, "-P", "-m", __name__, name_or_path, job_dir])
+    return f"$({own_command} || command -v python3)"
 
 
 def check_worker(role: RolePlan) -> None:
@@ -223,14 +226,14 @@ def check_worker(role: RolePlan) -> None:
     raise InterpreterError(f"role {role.name} has python: {role.python}, and Ray started {sys.executable} instead")
 
 
-def main(wanted: str, job_dir: str) -> None:
+def main(name_or_path: str, job_dir: str) -> None:
     """Print the words that start a worker: its interpreter, with a path to this dljob, or this one's if it is unfit."""
     words = [sys.executable]
     with suppress(InterpreterError):  # the worker finds the same, and reports it
-        found = find(wanted)
-        if not misfit(found, here(), in_ray=True):
-            env = environment(found, library(job_dir), os.environ)
-            words = ["env", *(f"{name}={value}" for name, value in env.items()), found.path]
+        interpreter = find(name_or_path)
+        if not misfit(interpreter, own_interpreter(), in_ray=True):
+            env = environment(interpreter, library(job_dir), os.environ)
+            words = ["env", *(f"{name}={value}" for name, value in env.items()), interpreter.path]
     sys.stdout.write(" ".join(words))
 
 

@@ -11,7 +11,7 @@ LISTEN = "0A"
 
 def users_of(port: int, proc: Path = PROC) -> frozenset[int]:
     """Return the user ids of all that listen on a port, by IPv4 and IPv6; empty where the kernel does not tell."""
-    found: set[int] = set()
+    user_ids: set[int] = set()
     for table in ("tcp", "tcp6"):
         try:
             rows = (proc / table).read_text(encoding="ascii").splitlines()[1:]
@@ -19,5 +19,5 @@ def users_of(port: int, proc: Path = PROC) -> frozenset[int]:
             continue
         for row in map(str.split, rows):
             if row[3] == LISTEN and int(row[1].rpartition(":")[2], 16) == port:
-                found.add(int(row[7]))
-    return frozenset(found)
+                user_ids.add(int(row[7]))
+    return frozenset(user_ids)

@@ -31,9 +31,9 @@ def groups(cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Path, ...]:
     with suppress(OSError):  # without /proc only the root is known
         rows = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     # A row is "number:controllers:path"; version 2 has the number 0 and no controllers.
-    one = next((path for _, kinds, path in rows if "memory" in kinds.split(",")), None)
-    two = next((path for number, _, path in rows if number == "0"), "/")
-    return (*_chain(cgroups / _VERSION_1, one or "/"), *_chain(cgroups, two))
+    version_1_path = next((path for _, kinds, path in rows if "memory" in kinds.split(",")), None)
+    version_2_path = next((path for number, _, path in rows if number == "0"), "/")
+    return (*_chain(cgroups / _VERSION_1, version_1_path or "/"), *_chain(cgroups, version_2_path))
 
 
 def _chain(root: Path, path: str) -> Iterator[Path]:
@@ -63,12 +63,12 @@ def limits(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[tuple[Path, i
 
 def free(cgroups: Path = CGROUPS, proc: Path = PROC, meminfo: Path | None = None) -> tuple[int | None, str]:
     """Return the bytes that can still be allocated, and where the bound is; None if it is unknown."""
-    found = [(limit - use, "in this container") for _, limit, use in limits(cgroups, proc)]
+    bounds = [(limit - use, "in this container") for _, limit, use in limits(cgroups, proc)]
     with suppress(OSError, StopIteration, ValueError):
         lines = (meminfo or proc / "meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        found.append((available << 10, "on this machine"))
-    return min(found) if found else (None, "")
+        bounds.append((available << 10, "on this machine"))
+    return min(bounds) if bounds else (None, "")
 
 
 def peak(folder: Path) -> str:

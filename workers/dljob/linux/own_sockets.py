@@ -39,7 +39,7 @@ def listens() -> bool:
 
 def look_for_dead_links() -> None:
     """Note the connections over which nothing arrives, for `describe_dead_links` of this process."""
-    DeadLinks.words = next((words for one in _tcp_sockets() if (words := _unanswered(one))), "")
+    DeadLinks.words = next((words for connection in _tcp_sockets() if (words := _unanswered(connection))), "")
     DeadLinks.looked_at = time.monotonic()
 
 
@@ -68,9 +68,13 @@ def _unanswered(connection: socket.socket) -> str:
         waits = state == _ESTABLISHED and (unacknowledged or not_sent) and last_ack_ms >= SILENT_MS
         if waits and max(repeated, probes) >= UNANSWERED:
             host, port = connection.getpeername()[:2]
-            own = connection.getsockname()[0]
-            gone = "" if _is_own(connection.family, own) else f", and {own} is no address of its machine any more"
-            return f"what it sent to {host}:{port} is not acknowledged for {last_ack_ms // 1000} s{gone}"
+            own_address = connection.getsockname()[0]
+            lost_address = (
+                ""
+                if _is_own(connection.family, own_address)
+                else f", and {own_address} is no address of its machine any more"
+            )
+            return f"what it sent to {host}:{port} is not acknowledged for {last_ack_ms // 1000} s{lost_address}"
     return ""
 
 

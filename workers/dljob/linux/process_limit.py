@@ -72,9 +72,9 @@ def _groups(cgroups: Path, proc: Path) -> Iterator[Path]:
     rows: list[list[str]] = []
     with suppress(OSError):  # without /proc only the roots are known
         rows = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
-    one = next((path for _, kinds, path in rows if "pids" in kinds.split(",")), "/")
-    two = next((path for number, _, path in rows if number == "0"), "/")
-    for root, path in ((cgroups / "pids", one), (cgroups, two)):
+    version_1_path = next((path for _, kinds, path in rows if "pids" in kinds.split(",")), "/")
+    version_2_path = next((path for number, _, path in rows if number == "0"), "/")
+    for root, path in ((cgroups / "pids", version_1_path), (cgroups, version_2_path)):
         inside = root / path.lstrip("/")
         yield from (folder for folder in (inside, *inside.parents) if folder == root or root in folder.parents)
 

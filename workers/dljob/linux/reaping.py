@@ -29,9 +29,9 @@ def _is_leftover(folder: Path, uid: str, role: str, incarnations: Mapping[int, i
         # A cheap test first: nearly all processes fail it.
         if f"DLJOB_UID={uid}".encode() not in environment:
             return False
-        own = dict(pair.split(b"=", 1) for pair in environment.split(b"\0") if b"=" in pair)
-        if (own[b"DLJOB_UID"], own[b"DLJOB_ROLE"]) == (uid.encode(), role.encode()):
-            past = int(own[b"DLJOB_INCARNATION"]) < incarnations[int(own[b"DLJOB_RANK"])]
+        variables = dict(pair.split(b"=", 1) for pair in environment.split(b"\0") if b"=" in pair)
+        if (variables[b"DLJOB_UID"], variables[b"DLJOB_ROLE"]) == (uid.encode(), role.encode()):
+            past = int(variables[b"DLJOB_INCARNATION"]) < incarnations[int(variables[b"DLJOB_RANK"])]
             return past and not _hosted(int(folder.name))
     return False
 

@@ -42,16 +42,16 @@ def room(size: int, raylet: int, shm: Path = SHM, proc: Path = Path("/proc")) ->
     Without a file of the raylet in shared memory its store lies on disk, where the raylet notices that nothing is left.
     """
     try:
-        found = os.statvfs(shm)
-        free = found.f_bavail * found.f_frsize
+        usage = os.statvfs(shm)
+        free = usage.f_bavail * usage.f_frsize
         # The usual case, without a look at the raylet.
         if free >= size + SPARE:
             return None
         promised = _promised(proc / str(raylet) / "fd", str(shm))
     except OSError:  # no shared memory, or a raylet that is gone: whoever uses it says so
         return None
-    seen = Room(found.f_blocks * found.f_frsize, free, promised)
-    return None if seen.takes(size) else seen
+    room_left = Room(usage.f_blocks * usage.f_frsize, free, promised)
+    return None if room_left.takes(size) else room_left
 
 
 @contextmanager
@@ -60,10 +60,10 @@ def turn(size: int, shm: Path = SHM) -> Generator[None]:
 
     Nobody waits for it longer than TURN_S: the lock of a directory may be held by a stranger.
     """
-    found = None
+    usage = None
     with suppress(OSError):
-        found = os.statvfs(shm)
-    if found is None or found.f_bavail * found.f_frsize >= WRITERS * size + SPARE:
+        usage = os.statvfs(shm)
+    if usage is None or usage.f_bavail * usage.f_frsize >= WRITERS * size + SPARE:
         yield
         return
     with _opened(shm) as folder:
@@ -93,18 +93,18 @@ def _locked(folder: int) -> bool:
 def is_full(shm: Path = SHM) -> bool:
     """Whether less than the smallest useful rest is free."""
     try:
-        found = os.statvfs(shm)
+        usage = os.statvfs(shm)
     except OSError:
         return False
-    return bool(found.f_blocks) and found.f_bavail * found.f_frsize < SPARE
+    return bool(usage.f_blocks) and usage.f_bavail * usage.f_frsize < SPARE
 
 
 def _promised(descriptors: Path, shm: str) -> int:
     """Return the bytes of a process's files in shared memory that have no pages yet."""
-    seen = dict[int, int]()
+    bytes_by_inode = dict[int, int]()
     for descriptor in descriptors.iterdir():
         with suppress(FileNotFoundError):  # closed since it was listed, and not the store's
             if str(descriptor.readlink()).startswith(f"{shm}/"):
                 file = descriptor.stat()
-                seen[file.st_ino] = max(0, file.st_size - file.st_blocks * 512)
-    return sum(seen.values())
+                bytes_by_inode[file.st_ino] = max(0, file.st_size - file.st_blocks * 512)
+    return sum(bytes_by_inode.values())

@@ -158,7 +158,7 @@ async def changes(kube: Kube, job: Json, *, until_end: bool = True) -> AsyncGene
     while True:
         try:
             # `seen`: without it, a deletion between two watches would go unnoticed.
-            stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}", seen=(job,))
+            stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}", known_before=(job,))
             # Closed in any case: a generator that is left alone keeps its connection until it is collected.
             async with aclosing(stream) as heard:
                 async for kind, found in heard:

@@ -37,24 +37,24 @@ def spoken(spec: DLJobSpec) -> DLJobSpec:
     if not any(role.annotations for role in spec.roles):
         return spec
     roles = tuple(_with_accelerator(role) for role in spec.roles)
-    made = tuple(_collocation(name, members) for name, members in sorted(_units(roles).items()))
-    return spec.model_copy(update={"roles": roles, "collocations": (*spec.collocations, *made)})
+    collocations = tuple(_collocation(name, members) for name, members in sorted(_units(roles).items()))
+    return spec.model_copy(update={"roles": roles, "collocations": (*spec.collocations, *collocations)})
 
 
-def written_at(spec: DLJobSpec, meant: DLJobSpec, loc: Loc) -> Loc:
+def written_at(spec: DLJobSpec, spoken_spec: DLJobSpec, loc: Loc) -> Loc:
     """Return the location in the user's spec of the value at `loc` of the spoken spec."""
     index = loc[2] if loc[:2] == ("spec", "collocations") and len(loc) > 2 else None
     # Collocations beyond those of the file were made from annotations.
     if not isinstance(index, int) or index < len(spec.collocations):
         return loc
-    first = meant.collocations[index].roles[0]
+    first = spoken_spec.collocations[index].roles[0]
     return ("spec", "roles", [role.name for role in spec.roles].index(first), "annotations")
 
 
 def selector_of(role: Role) -> tuple[tuple[str, str], ...]:
     """Return the labels that a role's nodes must have, by key."""
-    found: dict[str, str] = json.loads(role.annotations.get(SELECTOR, "{}"))
-    return tuple(sorted(found.items()))
+    expressions: dict[str, str] = json.loads(role.annotations.get(SELECTOR, "{}"))
+    return tuple(sorted(expressions.items()))
 
 
 def topology_key_of(role: Role) -> str:
@@ -121,25 +121,28 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding((*loc, STRATEGY), words, hint)
     elif strategy == SPREAD and role.reserve == "Quota":
         yield Finding((*loc, STRATEGY), _BY_FRAMEWORK.format(role.name), "leave it out")
-    names = [other.name for other in spec.roles]
+    names = [other_role_of_job.name for other_role_of_job in spec.roles]
     # A role that is not there, or the role itself, is no neighbour.
     if beside is not None and (beside not in names or beside == role.name):
-        there = "is the role itself" if beside == role.name else "is no role"
+        reason = "is the role itself" if beside == role.name else "is no role"
         hint = other_role(spec, role, beside)
-        yield Finding((*loc, COLLOCATE), f"{beside} {there}", hint, ((*loc, COLLOCATE), ROLE_NAMES))
+        yield Finding((*loc, COLLOCATE), f"{beside} {reason}", hint, ((*loc, COLLOCATE), ROLE_NAMES))
     if unit is not None and beside is not None:
         yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")
     if unit is not None and (not re.fullmatch(NAME_PATTERN, unit) or len(unit) > 63):
         yield Finding((*loc, UNIT), f"{unit:.40} is not {WORDS[NAME_PATTERN]}, at most 63")
     # A unit of one role shares with no other role, so the annotation is a mistake.
-    elif unit is not None and sum(other.annotations.get(UNIT) == unit for other in spec.roles) < 2:
+    elif (
+        unit is not None
+        and sum(other_role_of_job.annotations.get(UNIT) == unit for other_role_of_job in spec.roles) < 2
+    ):
         yield Finding((*loc, UNIT), f"{role.name} alone names {unit}", "roles of one value share a unit: name two")
     for collocation in spec.collocations:
         # A typed collocation and an annotation about the same role could contradict each other.
         if (unit or beside) and {role.name, beside} & set(collocation.roles):
-            here = (*loc, UNIT if unit else COLLOCATE)
+            field_loc = (*loc, UNIT if unit else COLLOCATE)
             yield Finding(
-                here, f"collocation {collocation.name} already defines who shares with {role.name}", "keep one"
+                field_loc, f"collocation {collocation.name} already defines who shares with {role.name}", "keep one"
             )
 
 
@@ -147,21 +150,21 @@ def _selector_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Findin
     text = role.annotations.get(SELECTOR)
     if text is None:
         return
-    here = (*loc, SELECTOR)
+    field_loc = (*loc, SELECTOR)
     try:
-        found: object = json.loads(text)
+        selector: object = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not found:
-        yield Finding(here, "must be JSON: a mapping of labels", """write '{"rack": "in(a,b)"}'""")
+        selector = None
+    if not isinstance(selector, dict) or not selector:
+        yield Finding(field_loc, "must be JSON: a mapping of labels", """write '{"rack": "in(a,b)"}'""")
         return
-    for name, value in cast("dict[str, Any]", found).items():
+    for name, value in cast("dict[str, Any]", selector).items():
         if not re.fullmatch(QUALIFIED_PATTERN, name):
-            yield Finding(here, f"{name!r} is not {WORDS[QUALIFIED_PATTERN]}")
+            yield Finding(field_loc, f"{name!r} is not {WORDS[QUALIFIED_PATTERN]}")
         if not isinstance(value, str) or not _EXPRESSION.fullmatch(value):
-            yield Finding(here, f"{name}: {value!r} is no selector", "write v, !v, in(a,b) or !in(a,b)")
+            yield Finding(field_loc, f"{name}: {value!r} is no selector", "write v, !v, in(a,b) or !in(a,b)")
     if not spec.node_groups:
-        yield Finding(here, "derived machines carry no labels", "declare nodeGroups with labels")
+        yield Finding(field_loc, "derived machines carry no labels", "declare nodeGroups with labels")
 
 
 _BY_FRAMEWORK = "{} reserves Quota: its framework decides where its processes run"
@@ -176,13 +179,13 @@ def _topology_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Findin
         yield Finding((*loc, PREFERRED), words, "keep topology-key if the job must not run without one domain")
 
 
-def _key_findings(here: Loc, key: str, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+def _key_findings(field_loc: Loc, key: str, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     if not re.fullmatch(QUALIFIED_PATTERN, key):
-        yield Finding(here, f"{key!r} is not {WORDS[QUALIFIED_PATTERN]}", "write the label's name, such as rack")
+        yield Finding(field_loc, f"{key!r} is not {WORDS[QUALIFIED_PATTERN]}", "write the label's name, such as rack")
     elif key.startswith(_RAYS_OWN) and not spec.ray_cluster_ref:
-        yield Finding(here, f"labels of {_RAYS_OWN} are set by Ray alone", "name a label of the machines")
+        yield Finding(field_loc, f"labels of {_RAYS_OWN} are set by Ray alone", "name a label of the machines")
     if role.reserve == "Quota":
-        yield Finding(here, _BY_FRAMEWORK.format(role.name), "leave it out, or use label-selector")
+        yield Finding(field_loc, _BY_FRAMEWORK.format(role.name), "leave it out, or use label-selector")
 
 
 def _with_accelerator(role: Role) -> Role:
@@ -190,8 +193,8 @@ def _with_accelerator(role: Role) -> Role:
     if kind is None and count is None:
         return role
     typed = role.accelerator or RoleAccelerator(count=count or "1")
-    made = typed.model_copy(update={"type": kind or typed.type})
-    return role.model_copy(update={"accelerator": made})
+    accelerator = typed.model_copy(update={"type": kind or typed.type})
+    return role.model_copy(update={"accelerator": accelerator})
 
 
 # `collocate-with` is transitive: a with b and b with c make one unit of three, so units are merged step by step.
@@ -203,12 +206,15 @@ def _units(roles: tuple[Role, ...]) -> dict[str, list[Role]]:
         if beside is not None:
             joined = {unit[beside], unit[role.name]} - {""}
             name = unit[beside] or unit[role.name] or f"{beside}-unit"
-            unit = {one: name if one in (role.name, beside) or old in joined else old for one, old in unit.items()}
-    found: dict[str, list[Role]] = {}
+            unit = {
+                role_name: name if role_name in (role.name, beside) or old in joined else old
+                for role_name, old in unit.items()
+            }
+    roles_by_unit: dict[str, list[Role]] = {}
     for role in roles:
         if unit[role.name]:
-            found.setdefault(unit[role.name], []).append(role)
-    return found
+            roles_by_unit.setdefault(unit[role.name], []).append(role)
+    return roles_by_unit
 
 
 def _collocation(name: str, members: list[Role]) -> Collocation:

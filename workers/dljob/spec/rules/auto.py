@@ -24,30 +24,40 @@ def chosen(annotations: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _auto(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
-        auto, here = role.resources.auto, ("spec", "roles", index, "resources")
+        auto, resources_loc = role.resources.auto, ("spec", "roles", index, "resources")
         if auto is None:
             continue
         if auto.cpu is None and auto.memory is None:
             yield Finding(
-                (*here, "auto"), "auto needs cpu, memory or both", "add cpu: {min: 500m, max: '4'}", at_key=True
+                (*resources_loc, "auto"),
+                "auto needs cpu, memory or both",
+                "add cpu: {min: 500m, max: '4'}",
+                at_key=True,
             )
         if auto.cpu is not None:
-            yield from _bounds(here, "cpu", (auto.cpu.min, auto.cpu.max, role.resources.cpu), parse_cpu)
+            yield from _bounds(resources_loc, "cpu", (auto.cpu.min, auto.cpu.max, role.resources.cpu), parse_cpu)
         if auto.memory is not None:
-            yield from _bounds(here, "memory", (auto.memory.min, auto.memory.max, role.resources.memory), parse_memory)
-            yield from _below_growth(role, (*here, "auto", "memory", "max"), auto.memory.max)
+            yield from _bounds(
+                resources_loc, "memory", (auto.memory.min, auto.memory.max, role.resources.memory), parse_memory
+            )
+            yield from _below_growth(role, (*resources_loc, "auto", "memory", "max"), auto.memory.max)
 
 
-def _bounds(here: Loc, key: str, texts: tuple[str, str, str | None], parse: Callable[[str], int]) -> Iterator[Finding]:
-    least, most, given = texts
-    low, high = (*here, "auto", key, "min"), (*here, "auto", key, "max")
+def _bounds(
+    resources_loc: Loc, key: str, texts: tuple[str, str, str | None], parse: Callable[[str], int]
+) -> Iterator[Finding]:
+    least, most, first = texts
+    low, high = (*resources_loc, "auto", key, "min"), (*resources_loc, "auto", key, "max")
     # Compared as amounts: 1024Mi is not above 1Gi.
     if parse(least) > parse(most):
         yield Finding(low, f"min must not be above max: {least} is above {most}", reads=(low, high))
-    elif given is not None and not parse(least) <= parse(given) <= parse(most):
-        words = f"resources.{key} must lie within auto.{key}: {given} is not between {least} and {most}"
+    elif first is not None and not parse(least) <= parse(first) <= parse(most):
+        words = f"resources.{key} must lie within auto.{key}: {first} is not between {least} and {most}"
         yield Finding(
-            (*here, key), words, f"leave it out: {least} is the value to begin with", ((*here, key), low, high)
+            (*resources_loc, key),
+            words,
+            f"leave it out: {least} is the value to begin with",
+            ((*resources_loc, key), low, high),
         )
 
 

@@ -32,15 +32,15 @@ def _backends(spec: DLJobSpec) -> Iterator[Finding]:
 def _groups(spec: DLJobSpec) -> Iterator[Finding]:
     groups = spec.collectives.groups
     yield from one_each(_GROUPS, [group.name for group in groups], "groups")
-    there = [role.name for role in spec.roles]
+    role_names = [role.name for role in spec.roles]
     for index, group in enumerate(groups):
         loc: Loc = (*_GROUPS, index, "roles")
         for at, _, name in repeated(group.roles):
             yield Finding((*loc, at), f"{name} is listed twice", "keep one")
         for at, name in enumerate(group.roles):
-            if name not in there:
+            if name not in role_names:
                 words = f"{cel.GROUP_ROLES.message}: there is no role {name}"
-                yield Finding((*loc, at), words, one_of(name, there), ((*loc, at), ROLE_NAMES))
+                yield Finding((*loc, at), words, one_of(name, role_names), ((*loc, at), ROLE_NAMES))
 
 
 COLLECTIVE_RULES: tuple[Check, ...] = (_backends, _groups)

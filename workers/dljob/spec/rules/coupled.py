@@ -47,16 +47,16 @@ def _completion(spec: DLJobSpec) -> Iterator[Finding]:
                     yield Finding(loc, words, "leave it out, or wait for Ready", (loc, *reads))
 
 
-def _after(roles: dict[str, Role], role: str, other: str) -> bool:
+def _after(roles: dict[str, Role], role: str, awaited: str) -> bool:
     """Whether a role starts only after another one has completed, which it may wait for through others."""
     # (role, whether a completion lies on the way to it)
-    queue, seen = [(role, False)], set[tuple[str, bool]]()
+    queue, visited = [(role, False)], set[tuple[str, bool]]()
     while queue:
         name, ended = queue.pop()
-        if (name, ended) in seen or name not in roles:
+        if (name, ended) in visited or name not in roles:
             continue
-        seen.add((name, ended))
-        if ended and name == other:
+        visited.add((name, ended))
+        if ended and name == awaited:
             return True
         queue.extend((d.role, ended or d.condition == "Complete") for d in roles[name].depends_on)
     return False

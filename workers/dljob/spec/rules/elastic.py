@@ -26,16 +26,16 @@ def bounds(role: Role) -> tuple[int, int]:
 def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         loc: Loc = ("spec", "roles", index)
-        given = [(name, value) for name, value in _bounds(role) if value is not None]
-        reads = ((*loc, "type"), (*loc, "replicas"), (*loc, "replicasPerGroup"), *((*loc, name) for name, _ in given))
-        if given and role.type != "Elastic" and (role.driver or role.reserve == "Quota"):
-            why, hint = ("is a driver, whose ranks all have work to end", "set driver: false")
+        bounds = [(name, value) for name, value in _bounds(role) if value is not None]
+        reads = ((*loc, "type"), (*loc, "replicas"), (*loc, "replicasPerGroup"), *((*loc, name) for name, _ in bounds))
+        if bounds and role.type != "Elastic" and (role.driver or role.reserve == "Quota"):
+            reason, hint = ("is a driver, whose ranks all have work to end", "set driver: false")
             if not role.driver:
-                why, hint = ("leaves its machines to a framework", "leave reserve out")
-            words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} {why}"
+                reason, hint = ("leaves its machines to a framework", "leave reserve out")
+            words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} {reason}"
             reads = (*reads, (*loc, "driver"), (*loc, "reserve"))
-            yield Finding((*loc, given[0][0]), words, f"{hint}, set type: Elastic, or leave them out", reads)
-        for name, value in given:
+            yield Finding((*loc, bounds[0][0]), words, f"{hint}, set type: Elastic, or leave them out", reads)
+        for name, value in bounds:
             if value % role.replicas_per_group:
                 ranks = counted(value, "rank")
                 words = f"{cel.BOUNDS.message}: {ranks} cannot form whole groups of {role.replicas_per_group}"
@@ -105,8 +105,10 @@ def _autoscale(spec: DLJobSpec) -> Iterator[Finding]:
             continue
         loc: Loc = ("spec", "roles", index, "autoscale")
         if role.type != "Actor" or (role.min_replicas is None and role.max_replicas is None):
-            why = "is Elastic, and restarts for another size" if role.type != "Actor" else "has a fixed number of ranks"
-            words = f"{cel.AUTOSCALE.message}: {role.name} {why}"
+            reason = (
+                "is Elastic, and restarts for another size" if role.type != "Actor" else "has a fixed number of ranks"
+            )
+            words = f"{cel.AUTOSCALE.message}: {role.name} {reason}"
             reads = (loc, *(("spec", "roles", index, name) for name in ("type", "minReplicas", "maxReplicas")))
             yield Finding(loc, words, "give it bounds, or take autoscale out", reads)
         by, name = role.autoscale.by, role.autoscale.name

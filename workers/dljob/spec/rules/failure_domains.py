@@ -18,12 +18,12 @@ def _both(spec: DLJobSpec) -> Iterator[Finding]:
     node = spec.fault_tolerance.node
     if (node.failure_domain_label is None) == (node.domain_failures is None):
         return
-    here, hint = (
+    missing_loc, hint = (
         (_COUNT, "add failureDomainLabel, such as rack")
         if node.failure_domain_label is None
         else (_KEY, "add domainFailures, such as 2")
     )
-    yield Finding(here, cel.FAILURE_DOMAIN.message, hint, (_KEY, _COUNT), at_key=True)
+    yield Finding(missing_loc, cel.FAILURE_DOMAIN.message, hint, (_KEY, _COUNT), at_key=True)
 
 
 def _labels(spec: DLJobSpec) -> Iterator[Finding]:

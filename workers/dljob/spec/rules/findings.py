@@ -53,16 +53,16 @@ def repeated(items: Sequence[T]) -> Iterator[tuple[int, int, T]]:
             first[item] = index
 
 
-def one_each(loc: Loc, names: Sequence[str], what: str) -> Iterator[Finding]:
+def one_each(loc: Loc, names: Sequence[str], kind: str) -> Iterator[Finding]:
     """Refuse a second item of the same name in a list keyed by `name`."""
     for index, first, name in repeated(names):
-        words = f"two {what} of one name: {name}"
+        words = f"two {kind} of one name: {name}"
         yield Finding((*loc, index, "name"), words, f"the first is {path_of((*loc, first))}")
 
 
 def other_role(spec: DLJobSpec, role: Role, name: str) -> str:
     """Return a hint at the role that is meant where a role names another one that is not there."""
-    names = [other.name for other in spec.roles if other.name != role.name]
+    names = [candidate.name for candidate in spec.roles if candidate.name != role.name]
     return one_of(name, names) if names else "this job has no other role"
 
 

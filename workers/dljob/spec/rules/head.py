@@ -16,15 +16,15 @@ HINTS = {
 
 
 def _backend(spec: DLJobSpec) -> Iterator[Finding]:
-    kept = spec.gcs_fault_tolerance
-    if kept is None:
+    tolerance = spec.gcs_fault_tolerance
+    if tolerance is None:
         return
-    redis, secret, claim = kept.redis_address, kept.redis_password_secret, kept.claim_name
-    right = redis and not claim if kept.backend == "Redis" else claim and not redis and not secret
+    redis, secret, claim = tolerance.redis_address, tolerance.redis_password_secret, tolerance.claim_name
+    right = redis and not claim if tolerance.backend == "Redis" else claim and not redis and not secret
     if not right:
         loc: Loc = ("spec", "gcsFaultTolerance")
         reads = tuple((*loc, name) for name in ("backend", "redisAddress", "redisPasswordSecret", "claimName"))
-        yield Finding(loc, cel.GCS_BACKEND.message, HINTS[kept.backend], reads)
+        yield Finding(loc, cel.GCS_BACKEND.message, HINTS[tolerance.backend], reads)
 
 
 # A PrimeMaster on a worker may come back on another one, where no folder of the first exists.

@@ -15,8 +15,8 @@ _NAMED = re.compile(r"python(\d+)\.(\d+)$")
 
 def _version(role: Role) -> tuple[int, int] | None:
     """Return the version that the name of a role's interpreter says, as /usr/bin/python3.12 does."""
-    found = _NAMED.search(role.python or "")
-    return (int(found[1]), int(found[2])) if found else None
+    match = _NAMED.search(role.python or "")
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def in_ray(role: Role) -> bool:

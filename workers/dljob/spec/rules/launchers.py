@@ -26,11 +26,10 @@ def launcher_warnings(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         line = _command_line(role)
         # Of a shell's text or a launcher's arguments the first launcher is the one that starts the others.
-        found = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(line))]
-        if found:
-            words = (
-                f"{min(found)[1]} starts ranks of its own: dljob sees one process of {role.name}, and restarts only it"
-            )
+        launchers = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(line))]
+        if launchers:
+            launcher = min(launchers)[1]
+            words = f"{launcher} starts ranks of its own: dljob sees one process of {role.name}, and restarts only it"
             hint = "name the script as entrypoint.module, with type: Elastic and its ranks as replicas"
             yield Finding(("spec", "roles", index, "entrypoint"), words, hint)
 

@@ -58,22 +58,22 @@ def _node_groups(spec: DLJobSpec) -> Iterator[Finding]:
     loc: Loc = ("spec", "nodeGroups")
     yield from one_each(loc, [group.name for group in spec.node_groups], "node groups")
     for index, group in enumerate(spec.node_groups):
-        here = (*loc, index)
+        group_loc = (*loc, index)
         if group.name in RESERVED_GROUPS:
-            yield Finding((*here, "name"), f"{cel.RESERVED_GROUP.message}: Ray's head has it", "call it workers")
+            yield Finding((*group_loc, "name"), f"{cel.RESERVED_GROUP.message}: Ray's head has it", "call it workers")
         device = group.accelerator
         if device and device.type == "Custom" and not (device.resource_name and device.ray_resource):
-            names = ((*here, "accelerator", "resourceName"), (*here, "accelerator", "rayResource"))
-            yield Finding((*here, "accelerator"), cel.CUSTOM.message, reads=names)
+            names = ((*group_loc, "accelerator", "resourceName"), (*group_loc, "accelerator", "rayResource"))
+            yield Finding((*group_loc, "accelerator"), cel.CUSTOM.message, reads=names)
 
 
 def _bound(spec: DLJobSpec) -> Iterator[Finding]:
     names = [group.name for group in spec.node_groups]
     for index, role in enumerate(spec.roles):
         if role.node_group is not None and role.node_group not in names:
-            there = f"there is no node group {role.node_group}" if names else "the job declares no nodeGroups"
+            reason = f"there is no node group {role.node_group}" if names else "the job declares no nodeGroups"
             hint = one_of(role.node_group, names) if names else "declare it, or leave nodeGroup out"
-            words = f"{cel.NODE_GROUP.message}: {there}"
+            words = f"{cel.NODE_GROUP.message}: {reason}"
             loc: Loc = ("spec", "roles", index, "nodeGroup")
             yield Finding(loc, words, hint, (loc, GROUP_NAMES))
 
@@ -93,28 +93,29 @@ def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding((*loc, "accelerator"), words, "declare a node group with accelerator type Custom", reads)
         elif groups:
             share = parse_devices(role.accelerator.count)
-            yield from (replace(found, reads=reads) for found in _fits(loc, role, share, kind, groups))
+            yield from (replace(finding, reads=reads) for finding in _fits(loc, role, share, kind, groups))
 
 
 def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGroup]) -> Iterator[Finding]:
     """Check that one host of a node group has the devices of one rank, and of one role group."""
     has = {g.name: g.accelerator.count for g in groups if g.accelerator and g.accelerator.type == kind}
     if not has:
-        where = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
-        yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none")
+        owners = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
+        yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {owners} none")
         return
     if role.reserve == "Quota":
         return  # its framework may spread one rank's devices over several hosts, which `plan` counts
     # The largest host decides: what fits there can be placed.
     most = max(has, key=lambda name: has[name])
-    there = f"a host of {most} has {has[most]}"
+    host_text = f"a host of {most} has {has[most]}"
     size = role.replicas_per_group
-    rank, whole = -(-share // GRAIN), devices_per_group(size, share)
+    rank, group_devices = -(-share // GRAIN), devices_per_group(size, share)
     if rank > has[most]:
-        words = f"one rank of {role.name} needs {rank} {kind}, {there}"
+        words = f"one rank of {role.name} needs {rank} {kind}, {host_text}"
         yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host")
-    elif whole > has[most]:
-        words = f"one group of {role.name} needs {whole} {kind} ({counted(size, 'rank')} of {show(share)}), {there}"
+    elif group_devices > has[most]:
+        group_text = f"{group_devices} {kind} ({counted(size, 'rank')} of {show(share)})"
+        words = f"one group of {role.name} needs {group_text}, {host_text}"
         yield Finding((*loc, "replicasPerGroup"), words, "a group lives on one host: lower replicasPerGroup")
 
 
@@ -139,22 +140,22 @@ def _kinds(spec: DLJobSpec) -> Iterator[Finding]:
 
 def _places(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator[Finding]:
     """Check the fields that correspond to torchrun's device switches against what the role can have."""
-    said = role.accelerator
-    if said is not None and said.numa_binding is not None:
+    accelerator = role.accelerator
+    if accelerator is not None and accelerator.numa_binding is not None:
         if kind not in SHOWN:
             words = f"torch knows no NUMA node of a {kind}, only of {', '.join(SHOWN)}"
             yield Finding((*loc, "numaBinding"), words, "leave it out", reads)
         if role.reserve == "Quota":
             words = f"{role.name} reserves Quota, so its ranks have no device of their own to bind to"
             yield Finding((*loc, "numaBinding"), words, "leave it out", (*reads, (*loc[:-1], "reserve")))
-    if said is not None and said.memory_limit == "Share":
-        yield from _held(role, loc, kind, reads)
-    if said is not None and said.visibility == "Shared" and role.comm.virtual_local_rank:
+    if accelerator is not None and accelerator.memory_limit == "Share":
+        yield from _memory_limit(role, loc, kind, reads)
+    if accelerator is not None and accelerator.visibility == "Shared" and role.comm.virtual_local_rank:
         words = "Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0 in every rank"
         yield Finding((*loc, "visibility"), words, "leave one of them out", (*reads, (*loc[:-1], "comm")))
 
 
-def _held(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator[Finding]:
+def _memory_limit(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator[Finding]:
     """Check that the memory of ranks can be limited as the role asks for."""
     field = (*loc, "memoryLimit")
     if kind != "GPU":
@@ -184,19 +185,19 @@ def _members(spec: DLJobSpec) -> Iterator[Finding]:
     loc: Loc = ("spec", "collocations")
     yield from one_each(loc, [collocation.name for collocation in spec.collocations], "collocations")
     names = [role.name for role in spec.roles]
-    where: dict[str, str] = {}
+    first_collocation: dict[str, str] = {}
     for index, collocation in enumerate(spec.collocations):
-        here = (*loc, index, "roles")
+        roles_loc = (*loc, index, "roles")
         for at, _, name in repeated(collocation.roles):
-            yield Finding((*here, at), f"{name} is listed twice", "keep one")
+            yield Finding((*roles_loc, at), f"{name} is listed twice", "keep one")
         for at, name in enumerate(collocation.roles):
             if name not in names:
                 words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"
-                yield Finding((*here, at), words, one_of(name, names), ((*here, at), ROLE_NAMES))
+                yield Finding((*roles_loc, at), words, one_of(name, names), ((*roles_loc, at), ROLE_NAMES))
             # The first collocation of a role counts; each later one is reported.
-            elif where.setdefault(name, collocation.name) != collocation.name:
-                words = f"{cel.ONE_COLLOCATION.message}: {name} is in {where[name]} and {collocation.name}"
-                yield Finding((*here, at), words)
+            elif first_collocation.setdefault(name, collocation.name) != collocation.name:
+                words = f"{cel.ONE_COLLOCATION.message}: {name} is in {first_collocation[name]} and {collocation.name}"
+                yield Finding((*roles_loc, at), words)
 
 
 def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
@@ -207,27 +208,29 @@ def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
         members = dict(by_name[name] for name in dict.fromkeys(collocation.roles) if name in by_name)
         if collocation.level == "Separate" or len(members) < 2:
             continue
-        here: Loc = ("spec", "collocations", index)
+        collocation_loc: Loc = ("spec", "collocations", index)
         reads: tuple[Loc, ...] = tuple(("spec", "roles", at) for at in members)
-        yield from _same_host(here, list(members.values()), reads)
+        yield from _same_host(collocation_loc, list(members.values()), reads)
         if collocation.level == "Device":
-            yield from _same_device(spec, here, collocation, members)
+            yield from _same_device(spec, collocation_loc, collocation, members)
 
 
 # A unit holds whole groups of each of its roles, so one group count must divide the other.
-def _same_host(here: Loc, roles: Sequence[Role], reads: tuple[Loc, ...]) -> Iterator[Finding]:
+def _same_host(collocation_loc: Loc, roles: Sequence[Role], reads: tuple[Loc, ...]) -> Iterator[Finding]:
     for a, b in combinations(roles, 2):
         # At least one: `_groups` reports a group size above the number of ranks.
         groups_a, groups_b = a.replicas // a.replicas_per_group or 1, b.replicas // b.replicas_per_group or 1
         if max(groups_a, groups_b) % min(groups_a, groups_b):
             words = f"group counts must be equal or one divide the other: {a.name} has {groups_a}, {b.name} {groups_b}"
-            yield Finding((*here, "roles"), words, "change replicas or replicasPerGroup of one", reads)
+            yield Finding((*collocation_loc, "roles"), words, "change replicas or replicasPerGroup of one", reads)
         if a.node_group and b.node_group and a.node_group != b.node_group:
             words = f"roles on one host need one node group: {a.name} is on {a.node_group}, {b.name} on {b.node_group}"
-            yield Finding((*here, "roles"), words, "", reads)
+            yield Finding((*collocation_loc, "roles"), words, "", reads)
 
 
-def _same_device(spec: DLJobSpec, here: Loc, collocation: Collocation, members: dict[int, Role]) -> Iterator[Finding]:
+def _same_device(
+    spec: DLJobSpec, collocation_loc: Loc, collocation: Collocation, members: dict[int, Role]
+) -> Iterator[Finding]:
     reads: tuple[Loc, ...] = tuple(("spec", "roles", at, "accelerator") for at in members)
     sharers = [(role, parse_devices(role.accelerator.count)) for role in members.values() if role.accelerator]
     for at, role in members.items():
@@ -239,11 +242,11 @@ def _same_device(spec: DLJobSpec, here: Loc, collocation: Collocation, members: 
     if total > GRAIN:
         terms = " + ".join(f"{role.name} {show(share)}" for role, share in sharers)
         words = f"{cel.SHARES.message}: {terms} = {show(total)}"
-        yield Finding((*here, "roles"), words, f"lower them by {show(total - GRAIN)}", reads)
+        yield Finding((*collocation_loc, "roles"), words, f"lower them by {show(total - GRAIN)}", reads)
     kinds = {role.name: device_type(spec, role) for role, _ in sharers}
     if len(set(kinds.values())) > 1:
         words = f"one device is of one kind: {listed(f'{name} needs {kind}' for name, kind in kinds.items())}"
-        yield Finding((*here, "roles"), words, "use level Host", reads)
+        yield Finding((*collocation_loc, "roles"), words, "use level Host", reads)
 
 
 MACHINE_RULES: tuple[Check, ...] = (_node_groups, _bound, _capacity, _kinds, _comm_devices, _members, _sharing)

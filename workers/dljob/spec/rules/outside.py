@@ -38,8 +38,8 @@ def inside(path: str, places: tuple[str, ...] = PLACES) -> str:
 def _env_from(spec: DLJobSpec) -> Iterator[Finding]:
     for index, source in enumerate(spec.env_from):
         if (source.config_map_ref is None) == (source.secret_ref is None):
-            given = "both are given" if source.config_map_ref else "none is given"
-            yield Finding(("spec", "envFrom", index), f"{cel.ENV_FROM.message}; {given}")
+            count_text = "both are given" if source.config_map_ref else "none is given"
+            yield Finding(("spec", "envFrom", index), f"{cel.ENV_FROM.message}; {count_text}")
     yield from one_each(("spec", "imagePullSecrets"), [secret.name for secret in spec.image_pull_secrets], "secrets")
 
 
@@ -78,8 +78,8 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
             paths[(*loc, "path")] = journal.path.rstrip("/")
     if spec.checkpoint and spec.checkpoint.path is None:
         if spec.checkpoint.claim_name:
-            where: Loc = ("spec", "checkpoint", "claimName")
-            yield Finding(where, cel.CLAIM_PATH.message, "say where it is mounted: path: /ckpt", (where[:-1],))
+            claim_loc: Loc = ("spec", "checkpoint", "claimName")
+            yield Finding(claim_loc, cel.CLAIM_PATH.message, "say where it is mounted: path: /ckpt", (claim_loc[:-1],))
     elif spec.checkpoint and spec.checkpoint.path:
         loc = ("spec", "checkpoint", "path")
         if spec.checkpoint.path.rstrip("/") in paths.values():
@@ -93,8 +93,8 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
 
 def checkpoint_warnings(spec: DLJobSpec) -> Iterator[Finding]:
     """Yield cuts that are valid, and that the next attempt of the job will not find."""
-    own = spec.checkpoint
-    if own is not None and own.every_steps is not None and own.path is None:
+    checkpoint = spec.checkpoint
+    if checkpoint is not None and checkpoint.every_steps is not None and checkpoint.path is None:
         words = "without a path cuts outlive processes and PrimeMaster only: the loss of the head or cluster ends them"
         yield Finding(("spec", "checkpoint", "everySteps"), words, "path: a folder on a volume of all pods")
 
@@ -102,16 +102,16 @@ def checkpoint_warnings(spec: DLJobSpec) -> Iterator[Finding]:
 # Labels for queues have typed fields; a contradiction would otherwise be resolved in silence.
 def _queue(spec: DLJobSpec) -> Iterator[Finding]:
     loc: Loc = ("spec", "scheduling", "labels")
-    said = {
+    fields = {
         "kueue.x-k8s.io/queue-name": ("queueName", spec.scheduling.queue_name),
         "kueue.x-k8s.io/priority-class": ("priorityClassName", spec.scheduling.priority_class_name),
     }
     for name, value in spec.scheduling.labels.items():
         if is_ours(name):
             yield Finding((*loc, name), f"{name} is set by dljob", "choose another", at_key=True)
-        field, other = said.get(name, ("", None))
-        if other not in (None, value):
-            yield Finding((*loc, name), f"says {value}, scheduling.{field} says {other}", "keep one")
+        field, field_value = fields.get(name, ("", None))
+        if field_value not in (None, value):
+            yield Finding((*loc, name), f"says {value}, scheduling.{field} says {field_value}", "keep one")
 
 
 OUTSIDE_RULES: tuple[Check, ...] = (_env_from, _runtime_env, _volumes, _queue)

@@ -16,20 +16,23 @@ def _drivers(spec: DLJobSpec) -> Iterator[Finding]:
         if role.reserve != "Quota":
             continue
         loc: Loc = ("spec", "roles", index)
-        here = (*loc, "reserve")
+        reserve_loc = (*loc, "reserve")
         if role.type != "Actor":
             words = f"{cel.QUOTA.message}: the ranks of {role.name} form one torch world"
-            yield Finding(here, words, "leave type out, or reserve", (here, (*loc, "type")))
+            yield Finding(reserve_loc, words, "leave type out, or reserve", (reserve_loc, (*loc, "type")))
         if role.entrypoint.class_ is not None:
             words = f"{cel.QUOTA.message}: a class runs in an actor, where ray.init() cannot be called"
             yield Finding(
-                here, words, "give the script that calls ray.init() as module or command", (here, (*loc, "entrypoint"))
+                reserve_loc,
+                words,
+                "give the script that calls ray.init() as module or command",
+                (reserve_loc, (*loc, "entrypoint")),
             )
         if role.restart_policy.out_of_memory is not None:
             words = f"{role.name} reserves no memory, so none can be added"
-            what = (*loc, "restartPolicy", "outOfMemory")
-            yield Finding(what, words, "leave outOfMemory out, or reserve", (here, what))
-        yield from _shared(spec, role.name, here)
+            policy_loc = (*loc, "restartPolicy", "outOfMemory")
+            yield Finding(policy_loc, words, "leave outOfMemory out, or reserve", (reserve_loc, policy_loc))
+        yield from _shared(spec, role.name, reserve_loc)
 
 
 def _shared(spec: DLJobSpec, name: str, reserve: Loc) -> Iterator[Finding]:

@@ -14,12 +14,12 @@ LEVEL, ACTION = "InProcess", "RestartInProcess"
 
 def _levels(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
-        why = _cannot(role) if role.restart_policy.level == LEVEL else None
-        if why is not None:
+        obstacle = _cannot(role) if role.restart_policy.level == LEVEL else None
+        if obstacle is not None:
             loc: Loc = ("spec", "roles", index)
-            words = f"{cel.IN_PROCESS.message}: {why[0]}"
+            words = f"{cel.IN_PROCESS.message}: {obstacle[0]}"
             reads = ((*loc, "restartPolicy", "level"), *((*loc, *path) for path in _READ))
-            yield Finding(reads[0], words, f"{why[1]}, or another level", reads)
+            yield Finding(reads[0], words, f"{obstacle[1]}, or another level", reads)
 
 
 def _rules(spec: DLJobSpec) -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
                 continue
             # A rule that names no roles is about all of them.
             about = [role for role in spec.roles if not rule.roles or role.name in rule.roles]
-            cannot = [why for role in about if (why := _cannot(role)) is not None]
+            cannot = [obstacle for role in about if (obstacle := _cannot(role)) is not None]
             # A rule about all roles means those that can; others restart their processes.
             if cannot and (rule.roles or len(cannot) == len(about)):
                 loc: Loc = ("spec", "faultTolerance", "rules", index, name)

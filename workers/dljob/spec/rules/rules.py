@@ -59,9 +59,9 @@ def findings(spec: DLJobSpec) -> tuple[Finding, ...]:
     """Return every broken rule of a spec whose single fields are valid; valid annotations count as typed fields."""
     # Invalid annotations have no typed form, so the other rules then check the spec without them.
     wrong = tuple(annotation_findings(spec))
-    meant = spec if wrong else spoken(spec)
-    found = (finding for check in RULES for finding in check(meant))
-    return (*wrong, *(replace(finding, loc=written_at(spec, meant, finding.loc)) for finding in found))
+    typed_spec = spec if wrong else spoken(spec)
+    rule_findings = (finding for check in RULES for finding in check(typed_spec))
+    return (*wrong, *(replace(finding, loc=written_at(spec, typed_spec, finding.loc)) for finding in rule_findings))
 
 
 # Targets of commands are roles, `job`, `master` and nodes: a role of such a name would be ambiguous.
@@ -85,9 +85,9 @@ def _entrypoints(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         loc: Loc = ("spec", "roles", index, "entrypoint")
         entry = role.entrypoint
-        given = [name for name in ("class", "module", "command") if getattr(entry, name.replace("class", "class_"))]
-        if len(given) != 1:
-            yield Finding(loc, f"{cel.ENTRYPOINT.message}; here {listed(given) if given else 'none'}")
+        kinds = [name for name in ("class", "module", "command") if getattr(entry, name.replace("class", "class_"))]
+        if len(kinds) != 1:
+            yield Finding(loc, f"{cel.ENTRYPOINT.message}; here {listed(kinds) if kinds else 'none'}")
         if entry.command and not entry.command[0].strip():
             yield Finding((*loc, "command", 0), "the program is empty", "the first item of command is the program")
 
@@ -140,12 +140,12 @@ def _cycles(spec: DLJobSpec) -> Iterator[Finding]:
     """Yield each cycle of two or more roles once, from its first role in the file."""
     waits = {role.name: [d.role for d in role.depends_on] for role in spec.roles}
     # A cycle is found from each of its roles; its set of names is the same.
-    seen: set[frozenset[str]] = set()
+    known_cycles: set[frozenset[str]] = set()
     for index, role in enumerate(spec.roles):
         cycle = _way_back(waits, role.name)
         # `_depends_on` reports a role that waits for itself.
-        if len(cycle) > 1 and frozenset(cycle) not in seen:
-            seen.add(frozenset(cycle))
+        if len(cycle) > 1 and frozenset(cycle) not in known_cycles:
+            known_cycles.add(frozenset(cycle))
             at = next(at for at, d in enumerate(role.depends_on) if d.role == cycle[1])
             words = f"roles wait for each other: {' -> '.join((*cycle, role.name))}"
             reads = tuple(("spec", "roles", i, "dependsOn") for i in range(len(spec.roles)))
@@ -204,28 +204,28 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
     yield from one_each(("spec", "faultTolerance", "causes"), causes, "causes")
     names = [role.name for role in spec.roles]
     for index, rule in enumerate(rules):
-        here = (*loc, index)
+        rule_loc = (*loc, index)
         for at, name in enumerate(rule.roles):
             if name not in names:
-                reads = ((*here, "roles", at), ROLE_NAMES)
+                reads = ((*rule_loc, "roles", at), ROLE_NAMES)
                 yield Finding(reads[0], f"there is no role {name}", one_of(name, names), reads)
         for key, items in (("roles", rule.roles), ("onReasons", rule.on_reasons), ("onExitCodes", rule.on_exit_codes)):
             for at, _, item in repeated(items):
-                yield Finding((*here, key, at), f"{item} is listed twice", "keep one")
-        yield from _escalation(here, rule)
+                yield Finding((*rule_loc, key, at), f"{item} is listed twice", "keep one")
+        yield from _escalation(rule_loc, rule)
 
 
 def _escalation(loc: Loc, rule: Rule) -> Iterator[Finding]:
     if rule.escalate_to is None:
         return
-    here, action, attempts = (*loc, "escalateTo"), (*loc, "action"), (*loc, "maxAttempts")
+    escalate_loc, action, attempts = (*loc, "escalateTo"), (*loc, "action"), (*loc, "maxAttempts")
     if rule.max_attempts is None:
-        yield Finding(here, cel.ESCALATION.message, "add maxAttempts", (attempts, here))
+        yield Finding(escalate_loc, cel.ESCALATION.message, "add maxAttempts", (attempts, escalate_loc))
     if _ORDER[rule.escalate_to] <= _ORDER[rule.action]:
         words = f"escalateTo must be above the action: {rule.escalate_to} is not above {rule.action}"
         above = [name for name in _ORDER if _ORDER[name] > _ORDER[rule.action]]
         hint = f"one of {', '.join(above)}" if above else "leave escalateTo and maxAttempts out"
-        yield Finding(here, words, hint, (action, here))
+        yield Finding(escalate_loc, words, hint, (action, escalate_loc))
 
 
 def _backoff(spec: DLJobSpec) -> Iterator[Finding]:

@@ -52,13 +52,13 @@ def _probes(spec: DLJobSpec) -> Iterator[Finding]:
 
 def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
     kinds = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket, "exec": probe.exec_, "grpc": probe.grpc}
-    given = [name for name, value in kinds.items() if value is not None]
-    if len(given) != 1:
-        yield Finding(loc, f"{cel.PROBE.message}; here {' and '.join(given) or 'none'}")
+    kind_names = [name for name, value in kinds.items() if value is not None]
+    if len(kind_names) != 1:
+        yield Finding(loc, f"{cel.PROBE.message}; here {' and '.join(kind_names) or 'none'}")
         return
     target = probe.http_get or probe.tcp_socket or probe.grpc
     if target is not None:
-        yield from port_findings(role, target.port, (*loc, given[0], "port"))
+        yield from port_findings(role, target.port, (*loc, kind_names[0], "port"))
     if probe.http_get is not None:
         yield from header_findings(probe.http_get, (*loc, "httpGet"))
 
@@ -70,7 +70,7 @@ def header_findings(get: HttpGet, loc: Loc) -> Iterator[Finding]:
 
 def port_findings(role: Role, port: str, loc: Loc) -> Iterator[Finding]:
     """Refuse a port that the role does not have, or that is none."""
-    names = [one.name for one in role.ports]
+    names = [role_port.name for role_port in role.ports]
     if not port.isdecimal() and port not in names:
         hint = one_of(port, names) if names else "give the role ports"
         yield Finding(loc, f"{role.name} has no port {port}", hint, (loc, (*loc[:3], "ports", NAMES)))
@@ -91,18 +91,18 @@ def _drains(spec: DLJobSpec) -> Iterator[Finding]:
 
 
 def _references(spec: DLJobSpec) -> Iterator[Finding]:
-    for key, value in (("env", tuple(one.value for one in spec.env)), ("config", spec.config)):
+    for key, value in (("env", tuple(entry.value for entry in spec.env)), ("config", spec.config)):
         for name in dict.fromkeys(referred(value)):
             # Every role has them, also the one that is referred to, which cannot wait for itself.
             words = f"refers to the endpoints of {name}, for which the roles must wait"
             yield Finding(("spec", key), words, f"write it in the {key} of roles with dependsOn")
     servers = [role.name for role in spec.roles if role.ports]
     for index, role in enumerate(spec.roles):
-        waits = {one.role for one in role.depends_on if one.condition == "Ready"}
+        waits = {entry.role for entry in role.depends_on if entry.condition == "Ready"}
         texts = {
             "entrypoint": role.entrypoint.command,
             "args": role.args,
-            "env": tuple(one.value for one in role.env),
+            "env": tuple(entry.value for entry in role.env),
             "config": role.config,
         }
         depends: Loc = ("spec", "roles", index, "dependsOn")
@@ -120,12 +120,12 @@ def _references(spec: DLJobSpec) -> Iterator[Finding]:
 
 def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
     """Return key in the file -> probe of a role."""
-    found = (
+    probes = (
         ("startupProbe", role.startup_probe),
         ("livenessProbe", role.liveness_probe),
         ("readinessProbe", role.readiness_probe),
     )
-    return tuple((key, probe) for key, probe in found if probe is not None)
+    return tuple((key, probe) for key, probe in probes if probe is not None)
 
 
 SERVING_RULES: tuple[Check, ...] = (_ports, _probes, _drains, _references)

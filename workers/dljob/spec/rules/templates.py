@@ -34,7 +34,7 @@ def _by_kind(kinds: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in cast("list[object]", value))
+    return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in cast("list[object]", value))
 
 
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -125,11 +125,11 @@ class _Sheet:
 
     mounted: Mapping[str, str]
     """Path in Ray's container -> the field of the spec that mounts a volume there."""
-    found: list[Finding] = field(default_factory=list[Finding])
+    findings: list[Finding] = field(default_factory=list[Finding])
 
     def say(self, loc: Loc, message: str, hint: str = "", *, key: bool = False) -> None:
         """Add a finding."""
-        self.found.append(Finding(loc, message, hint, at_key=key))
+        self.findings.append(Finding(loc, message, hint, at_key=key))
 
     def mapping(self, loc: Loc, parent: Object, key: str) -> Object:
         """Return a part that must be a mapping; empty, with a finding, where it is none."""
@@ -145,17 +145,20 @@ class _Sheet:
         if not isinstance(value, list):
             self.say((*loc, key), "must be a list")
             return
-        seen: set[str] = set()
+        names: set[str] = set()
         for at, item in enumerate(cast("list[object]", value)):
-            here, name = (*loc, key, at), cast("dict[str, object]", item).get(by) if isinstance(item, dict) else None
+            item_loc, name = (
+                (*loc, key, at),
+                cast("dict[str, object]", item).get(by) if isinstance(item, dict) else None,
+            )
             # Without the key, an item cannot be merged with one of the rendered list.
             if not isinstance(name, str) or not name:
-                self.say(here, f"needs {by}, a text", f"it identifies the items of {key}")
-            elif name in seen:
-                self.say((*here, by), f"{name} is listed twice", "keep one")
+                self.say(item_loc, f"needs {by}, a text", f"it identifies the items of {key}")
+            elif name in names:
+                self.say((*item_loc, by), f"{name} is listed twice", "keep one")
             else:
-                seen.add(name)
-                yield here, cast("dict[str, Any]", item)
+                names.add(name)
+                yield item_loc, cast("dict[str, Any]", item)
 
     def known(self, loc: Loc, value: Object, names: Iterable[str], hint: str = "") -> None:
         """Add a finding for each key that is not known."""
@@ -165,21 +168,21 @@ class _Sheet:
 
     def kinds(self, loc: Loc, value: Object, kinds: Mapping[str, str]) -> None:
         """Add a finding for each field whose value is of another kind; null takes a field out."""
-        for name, given in value.items():
-            if name in kinds and given is not None and not _KINDS[kinds[name]](given):
+        for name, field_value in value.items():
+            if name in kinds and field_value is not None and not _KINDS[kinds[name]](field_value):
                 self.say((*loc, name), f"must be {kinds[name]}")
 
     def metadata(self, loc: Loc, parent: Object) -> None:
         """Check labels and annotations: values are texts, and no key is reserved by dljob."""
-        here = (*loc, "metadata")
+        metadata_loc = (*loc, "metadata")
         metadata = self.mapping(loc, parent, "metadata")
-        self.known(here, metadata, ("labels", "annotations"), "metadata may have labels and annotations")
+        self.known(metadata_loc, metadata, ("labels", "annotations"), "metadata may have labels and annotations")
         for section in ("labels", "annotations"):
-            for name, text in self.mapping(here, metadata, section).items():
+            for name, text in self.mapping(metadata_loc, metadata, section).items():
                 if is_ours(name):
-                    self.say((*here, section, name), f"{name} is set by dljob", "choose another", key=True)
+                    self.say((*metadata_loc, section, name), f"{name} is set by dljob", "choose another", key=True)
                 elif not isinstance(text, str):
-                    self.say((*here, section, name), "must be a text", "write it in quotes")
+                    self.say((*metadata_loc, section, name), "must be a text", "write it in quotes")
 
 
 def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> None:
@@ -187,22 +190,22 @@ def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> 
     ray = WORKER if group else HEAD
     _parts(sheet, loc, template)
     sheet.metadata(loc, template)
-    here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
-    sheet.known(here, spec, POD_FIELDS)
-    sheet.kinds(here, spec, POD_FIELDS)
-    _affinity(sheet, (*here, "affinity"), spec.get("affinity"))
-    _pod_lists(sheet, here, spec, group)
-    for at, one in sheet.items(here, spec, "containers"):
-        if one["name"] == ray:
-            _container(sheet, at, one, platform=True, head=group is None)
-            _resources(sheet, at, one, group)
+    spec_loc, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
+    sheet.known(spec_loc, spec, POD_FIELDS)
+    sheet.kinds(spec_loc, spec, POD_FIELDS)
+    _affinity(sheet, (*spec_loc, "affinity"), spec.get("affinity"))
+    _pod_lists(sheet, spec_loc, spec, group)
+    for at, container in sheet.items(spec_loc, spec, "containers"):
+        if container["name"] == ray:
+            _container(sheet, at, container, platform=True, head=group is None)
+            _resources(sheet, at, container, group)
             continue
-        _container(sheet, at, one)
-        if one["name"] in (HEAD, WORKER):
-            sheet.say((*at, "name"), f"there is no {one['name']} in this pod", f"Ray's container is {ray} here")
+        _container(sheet, at, container)
+        if container["name"] in (HEAD, WORKER):
+            sheet.say((*at, "name"), f"there is no {container['name']} in this pod", f"Ray's container is {ray} here")
         # Every other container is a sidecar of the user's, which nothing else gives an image.
-        elif not one.get("image"):
-            sheet.say(at, f"the container {one['name']} has no image", f"Ray's own container is called {ray}")
+        elif not container.get("image"):
+            sheet.say(at, f"the container {container['name']} has no image", f"Ray's own container is called {ray}")
 
 
 def _parts(sheet: _Sheet, loc: Loc, template: Object) -> None:
@@ -221,20 +224,20 @@ def _affinity(sheet: _Sheet, loc: Loc, affinity: object) -> None:
                 sheet.kinds((*loc, name), parts[name], kinds)
 
 
-def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) -> None:
+def _pod_lists(sheet: _Sheet, spec_loc: Loc, spec: Object, group: NodeGroup | None) -> None:
     """Check volumes, secrets and init containers: dljob's own may not be changed."""
-    for at, volume in sheet.items(here, spec, "volumes"):
+    for at, volume in sheet.items(spec_loc, spec, "volumes"):
         name = str(volume["name"])
         # `shm` is dljob's volume only where sharedMemory asks for one.
         if name == "dljob" or name.startswith("dljob-") or (name == "shm" and group and group.shared_memory):
             sheet.say((*at, "name"), f"the volume {name} is reserved for dljob", "choose another name")
         sheet.kinds(at, volume, dict.fromkeys(volume.keys() - {"name"}, "a mapping"))
-    for _ in sheet.items(here, spec, "imagePullSecrets"):
+    for _ in sheet.items(spec_loc, spec, "imagePullSecrets"):
         pass  # the iteration itself finds items without a name, and repeated ones
-    for at, one in sheet.items(here, spec, "initContainers"):
-        if one["name"] in _INIT_CONTAINERS:
-            sheet.say((*at, "name"), f"the container {one['name']} is reserved for dljob", "choose another name")
-        _container(sheet, at, one)
+    for at, container in sheet.items(spec_loc, spec, "initContainers"):
+        if container["name"] in _INIT_CONTAINERS:
+            sheet.say((*at, "name"), f"the container {container['name']} is reserved for dljob", "choose another name")
+        _container(sheet, at, container)
 
 
 def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = False, head: bool = False) -> None:
@@ -258,21 +261,23 @@ def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = F
     for at, port in sheet.items(loc, container, "ports"):
         name, number = port["name"], port.get("containerPort")
         # The same name or the same number, but not both: one port would displace the other.
-        taken = next((n for n, p in PORTS.items() if (n == name) != (p == number)), "")
-        if head and taken:
-            sheet.say(at, f"{name} at {number} is in the way of {taken} at {PORTS[taken]}", "choose another")
+        displaced_port = next((n for n, p in PORTS.items() if (n == name) != (p == number)), "")
+        if head and displaced_port:
+            sheet.say(
+                at, f"{name} at {number} is in the way of {displaced_port} at {PORTS[displaced_port]}", "choose another"
+            )
     if platform and "ray start" in f"{container.get('command')} {container.get('args')}":
         sheet.say(loc, "dljob starts Ray", "leave ray start out: your command runs before it")
 
 
 def _resources(sheet: _Sheet, loc: Loc, container: Object, group: NodeGroup | None) -> None:
     """Check that a template of Ray's container does not set values that have typed fields."""
-    here, resources = (*loc, "resources"), sheet.mapping(loc, container, "resources")
+    resources_loc, resources = (*loc, "resources"), sheet.mapping(loc, container, "resources")
     for section in ("requests", "limits"):
-        for name in sheet.mapping(here, resources, section):
+        for name in sheet.mapping(resources_loc, resources, section):
             owner = _owner(section, name, group)
             if owner:
-                sheet.say((*here, section, name), f"{owner} sets it", "set it there", key=True)
+                sheet.say((*resources_loc, section, name), f"{owner} sets it", "set it there", key=True)
 
 
 def _owner(section: str, resource: str, group: NodeGroup | None) -> str:
@@ -290,12 +295,12 @@ def _owner(section: str, resource: str, group: NodeGroup | None) -> str:
 
 def _ray_start(sheet: _Sheet, loc: Loc, group: Object) -> None:
     for name, value in sheet.mapping(loc, group, "rayStartParams").items():
-        here = (*loc, "rayStartParams", name)
+        param_loc = (*loc, "rayStartParams", name)
         if name in RAY_START_PARAMS:
-            sheet.say(here, f"{name} is set by dljob", "leave it out", key=True)
+            sheet.say(param_loc, f"{name} is set by dljob", "leave it out", key=True)
         # KubeRay's rayStartParams hold texts only.
         elif not isinstance(value, str):
-            sheet.say(here, "must be a text", "write it in quotes")
+            sheet.say(param_loc, "must be a text", "write it in quotes")
 
 
 def _refuse_unknown(sheet: _Sheet, loc: Loc, value: Object, names: frozenset[str]) -> None:
@@ -312,20 +317,20 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
     template = job.ray_cluster_template
     _parts(sheet, loc, template)
     sheet.metadata(loc, template)
-    here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
-    _refuse_unknown(sheet, here, spec, _CLUSTER)
-    head, at_head = sheet.mapping(here, spec, "headGroupSpec"), (*here, "headGroupSpec")
+    spec_loc, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
+    _refuse_unknown(sheet, spec_loc, spec, _CLUSTER)
+    head, at_head = sheet.mapping(spec_loc, spec, "headGroupSpec"), (*spec_loc, "headGroupSpec")
     _refuse_unknown(sheet, at_head, head, _HEAD_GROUP)
     _ray_start(sheet, at_head, head)
     _pod(sheet, (*at_head, "template"), sheet.mapping(at_head, head, "template"), None)
     groups = {group.name: group for group in job.node_groups}
-    for at, group in sheet.items(here, spec, "workerGroupSpecs", "groupName"):
+    for at, group in sheet.items(spec_loc, spec, "workerGroupSpecs", "groupName"):
         name = str(group["groupName"])
         if name not in groups:
             # Worker groups are made from nodeGroups; a template only changes them.
             hint = one_of(name, list(groups)) if groups else "declare it in nodeGroups"
             reads = ((*at, "groupName"), GROUP_NAMES)
-            sheet.found.append(Finding(reads[0], f"there is no node group {name}", hint, reads))
+            sheet.findings.append(Finding(reads[0], f"there is no node group {name}", hint, reads))
             continue
         _refuse_unknown(sheet, at, group, _WORKER_GROUP)
         _ray_start(sheet, at, group)
@@ -346,7 +351,7 @@ def _templates(spec: DLJobSpec) -> Iterator[Finding]:
         _pod(sheet, ("spec", "nodeGroups", index, "template"), group.template, group)
     _cluster(sheet, ("spec", "rayClusterTemplate"), spec)
     # A value of a wrong kind may be found as one of its fields and as one that is merged.
-    yield from dict.fromkeys(sheet.found)
+    yield from dict.fromkeys(sheet.findings)
 
 
 TEMPLATE_RULES: tuple[Check, ...] = (_templates,)

@@ -38,11 +38,11 @@ def _cluster(spec: DLJobSpec) -> Iterator[Finding]:
 def _roles(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role, task in _tasks(spec):
         loc: Loc = ("spec", "roles", index)
-        if why := _unfit(role):
+        if reason := _unfit(role):
             keys = ("tf", "type", "entrypoint", "reserve", "minReplicas", "maxReplicas")
             reads = tuple((*loc, key) for key in keys)
-            hint = "to change replicas, suspend the job" if "number" in why else ""
-            yield Finding((*loc, "tf"), f"{cel.TENSORFLOW.message}: {role.name} {why}", hint, reads)
+            hint = "to change replicas, suspend the job" if "number" in reason else ""
+            yield Finding((*loc, "tf"), f"{cel.TENSORFLOW.message}: {role.name} {reason}", hint, reads)
         reads = ((*loc, "tf"), (*loc, "replicas"), (*loc, "driver"))
         if task == "chief" and role.replicas != 1:
             words = f"{cel.TENSORFLOW_TASK.message}: {role.name} has {role.replicas} ranks"
@@ -67,18 +67,20 @@ def _unfit(role: Role) -> str:
 def _start(spec: DLJobSpec) -> Iterator[Finding]:
     members = {role.name for _, role, task in _tasks(spec) if task != "evaluator"}
     for index, role, task in _tasks(spec):
-        for at, one in enumerate(role.depends_on):
-            if one.role in members and task != "evaluator":
+        for at, dependency in enumerate(role.depends_on):
+            if dependency.role in members and task != "evaluator":
                 loc: Loc = ("spec", "roles", index, "dependsOn", at)
-                words = f"{role.name} and {one.role} wait for each other's addresses, so they start together"
+                words = f"{role.name} and {dependency.role} wait for each other's addresses, so they start together"
                 yield Finding(loc, words, "leave it out", (loc, ("spec", "roles", index, "tf")))
 
 
 def _config(spec: DLJobSpec) -> Iterator[Finding]:
     any_task = any(True for _ in _tasks(spec))
-    places: list[tuple[Loc, str]] = [(("spec", "env", at), one.name) for at, one in enumerate(spec.env) if any_task]
+    places: list[tuple[Loc, str]] = [
+        (("spec", "env", at), variable.name) for at, variable in enumerate(spec.env) if any_task
+    ]
     for index, role, _ in _tasks(spec):
-        places += [(("spec", "roles", index, "env", at), one.name) for at, one in enumerate(role.env)]
+        places += [(("spec", "roles", index, "env", at), variable.name) for at, variable in enumerate(role.env)]
     for loc, name in places:
         if name == "TF_CONFIG":
             words = "dljob writes TF_CONFIG for roles with tf, with the addresses of the moment"
@@ -108,12 +110,12 @@ def opening(role: str, task: str, numbers: Iterable[int]) -> tuple[str, str]:
 
 def tensorflow_warnings(spec: DLJobSpec) -> Iterator[Finding]:
     """Warn that whoever reaches a TensorFlow server can run code in it, unless networkPolicy closes it."""
-    found = next(_tasks(spec), None)
-    if found is None:
+    first_task = next(_tasks(spec), None)
+    if first_task is None:
         return
     if not spec.network_policy.enabled:
         hint = "on Kubernetes set networkPolicy: {enabled: true}"
-        yield Finding(("spec", "roles", found[0], "tf"), NO_AUTHENTICATION, hint)
+        yield Finding(("spec", "roles", first_task[0], "tf"), NO_AUTHENTICATION, hint)
         return
     for index, role in enumerate(spec.roles):
         numbers = [port.port for port in role.ports]

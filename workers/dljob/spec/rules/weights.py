@@ -30,10 +30,10 @@ def _hooks(role: Role, weights: Weights, loc: Loc) -> Iterator[Finding]:
         kinds = {"httpGet": verify.http_get, "exec": verify.exec_, "method": verify.method}
         hooks.append(("verify", cel.WEIGHTS_VERIFY.message, kinds))
     for key, message, kinds in hooks:
-        given = [name for name, value in kinds.items() if value is not None]
-        if len(given) != 1:
-            yield Finding((*loc, key), f"{message}; here {' and '.join(given) or 'none'}")
-        elif given == ["method"] and role.entrypoint.class_ is None:
+        kind_names = [name for name, value in kinds.items() if value is not None]
+        if len(kind_names) != 1:
+            yield Finding((*loc, key), f"{message}; here {' and '.join(kind_names) or 'none'}")
+        elif kind_names == ["method"] and role.entrypoint.class_ is None:
             words = f"a method is for a class: {role.name} runs a module or command"
             reads = ((*loc, key), (*loc[:3], "entrypoint"))
             yield Finding((*loc, key, "method"), words, "take httpPost or exec", reads)

@@ -21,9 +21,9 @@ def _complete(spec: DLJobSpec) -> Iterator[Finding]:
         # A recorder has nothing to read before a hang is found.
         recorder = witness.dump is not None and len(missing) == len(_FIELDS) and not witness.act
         if witness.preset is None and missing and not recorder:
-            here = (*_WITNESSES, i)
-            reads = tuple((*here, name) for name in ("preset", *_FIELDS))
-            yield Finding(here, cel.WITNESS.message, f"add {', '.join(missing)}, or a preset", reads)
+            witness_loc = (*_WITNESSES, i)
+            reads = tuple((*witness_loc, name) for name in ("preset", *_FIELDS))
+            yield Finding(witness_loc, cel.WITNESS.message, f"add {', '.join(missing)}, or a preset", reads)
 
 
 def _read(spec: DLJobSpec) -> Iterator[Finding]:
