@@ -70,8 +70,8 @@ class SimulatedKube(Kube):
         await self._operator.travel()
         return answer
 
-    async def _page(self, path: str, query: Query, *, whole: bool) -> Json:
-        del whole  # no list of a story is large
+    async def _page(self, path: str, query: Query, *, is_single: bool) -> Json:
+        del is_single  # no list of a story is large
         return await self.call("GET", path, query=query)
 
     def _answer(self, method: str, path: str, body: Any, query: Query, content: str) -> Json:  # noqa: ANN401 - JSON

@@ -117,7 +117,7 @@ def test_a_role_without_python_has_that_of_its_host():
 def test_a_class_is_refused_with_both_versions(monkeypatch):
     role = role_plan("actor", ("class", "app.Actor"), python=sys.executable)
     assert pythons.choose(role) == pythons.own_interpreter()
-    monkeypatch.setattr(pythons, "here", lambda: Interpreter("/p", (3, 9, 1), "2.60.0"))
+    monkeypatch.setattr(pythons, "own_interpreter", lambda: Interpreter("/p", (3, 9, 1), "2.60.0"))
     own = ".".join(map(str, sys.version_info[:3]))
     with pytest.raises(InterpreterError, match=rf"it is Python {own} .*, and the cluster has Python 3\.9\.1 with"):
         pythons.choose(role)
