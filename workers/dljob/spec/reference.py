@@ -24,6 +24,11 @@ spec:
   - {{name: worker, replicas: 2, entrypoint: {{module: hello.py}}}}
 ```
 
+**Imports**: a module given as a path, and each Python that a module or command of an Actor role starts, has its own
+folder first on its import path, as after `python scripts/train.py`, and the working directory last, behind the standard
+library and what is installed; it is first for a class and for a module as `python -m` takes it. `PYTHONPATH` in the
+role's `env` comes before all installed modules, also where it names the working directory.
+
 **Quantities** are texts or whole numbers, never floats: CPU `"2"`, `"0.5"`, `"500m"`; memory `8Gi`, `512Mi`, `2G` or
 bytes; devices `8`, or a share `"0.4"` of at most four digits. **Durations** are whole seconds: `...Seconds`.
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 
+from dljob.compat import redirect
 from dljob.master.state.actions import RankStart
 from dljob.plan.devices import DEVICES, all_left_alone, leaves_variable, visible_devices
 from dljob.plan.plan import plan
@@ -207,29 +212,70 @@ def test_without_ray_our_own_table_says_what_can_be_hidden(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("elastic", "pythonpath", "found"),
+    ("pythonpath", "before", "behind"),
     [
-        (True, None, ["/lib", "/site", "/code"]),
-        (True, "/more", ["/more", "/lib", "/site", "/code"]),
-        (True, ".", ["/code", "/lib", "/site"]),
-        (True, ":/more", ["/code", "/more", "/lib", "/site"]),
-        (True, "", ["/lib", "/site", "/code"]),
-        (True, "/more:../code", ["/more", "/code", "/lib", "/site"]),
-        (False, "/more", ["/code", "/more", "/lib", "/site"]),
+        (None, [], ["/code", "/driver"]),
+        ("/more", ["/more"], ["/code", "/driver"]),
+        (".", ["/code"], ["/driver"]),
+        (":/more", ["/code", "/more"], ["/driver"]),
+        ("", [], ["/code", "/driver"]),
+        ("/more:../code", ["/more", "/code"], ["/driver"]),
     ],
 )
-def test_the_code_takes_no_place_of_the_standard_librarys_in_a_script_of_torchruns(
-    elastic, pythonpath, found, monkeypatch
-):
-    """Nor does the psutil that Ray brings take the place of the installed one."""
-    thirdparty = str(Path(ray.__file__).parent / "thirdparty_files")
+def test_the_code_takes_no_place_of_the_standard_librarys_in_a_script(pythonpath, before, behind, monkeypatch):
+    """Nor does the psutil that Ray brings take the place of the installed one, nor a folder of the job's driver."""
+    thirdparty, library = str(Path(ray.__file__).parent / "thirdparty_files"), sysconfig.get_path("stdlib")
     more = ["/more"] if "more" in (pythonpath or "") else []
-    monkeypatch.setattr(sys, "path", ["/code", thirdparty, "", *more, "/lib", "/site"])
+    monkeypatch.setattr(sys, "path", ["/driver", "/code", thirdparty, "", *more, "/lib/python.zip", library, "/site"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if pythonpath is not None:
         monkeypatch.setenv("PYTHONPATH", pythonpath)
-    assert environment.script_import_path(replace(role_of(), elastic=elastic), "/code") == found
-    assert environment.script_import_path(role_of(), "") == ["/code", *more, "/lib", "/site"]
+    assert environment.script_import_path("/code") == [*before, "/lib/python.zip", library, "/site", *behind]
+    assert environment.script_import_path("") == ["/driver", "/code", *more, "/lib/python.zip", library, "/site"]
+
+
+@pytest.fixture
+def code(tmp_path):
+    """The folder of a job with a `secrets.py` and a package at its root, and a script below it that imports both."""
+    folder = tmp_path / "code"
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "secrets.py").write_text("")
+    (folder / "mylib.py").write_text("")
+    script = "import json, secrets, sys, mylib\nprint(json.dumps([secrets.__file__, mylib.__file__, sys.path]))\n"
+    (folder / "scripts" / "train.py").write_text(script)
+    return folder
+
+
+def run_script(code: Path, variable: str) -> list[Any]:
+    """What the script finds with a PYTHONPATH: its `secrets`, its `mylib` and its import path."""
+    env = {**os.environ, "PYTHONPATH": environment.python_path(variable, str(code))}
+    command = [sys.executable, "scripts/train.py"]
+    return json.loads(subprocess.run(command, env=env, cwd=code, capture_output=True, check=True).stdout)
+
+
+def test_what_a_rank_starts_finds_the_code_behind_the_standard_library(code):
+    secrets, mylib, path = run_script(code, "")
+    assert Path(secrets).parent == Path(sysconfig.get_path("stdlib"))
+    assert (mylib, path[0], path[-1]) == (str(code / "mylib.py"), str(code / "scripts"), str(code))
+    assert environment.SITE not in path
+    assert run_script(code, "/more")[2] == [path[0], "/more", *path[1:]]
+
+
+def test_the_code_stands_first_for_what_a_rank_starts_where_the_users_variable_says_so(code):
+    assert run_script(code, "/more:.")[2][:3] == [str(code / "scripts"), "/more", str(code)]
+    assert run_script(code, ".")[0] == str(code / "secrets.py")
+
+
+def test_hooks_of_others_run_once_beside_that_of_the_codes_folder(code, tmp_path):
+    """Before it and behind it: each runs the next, as that of `dljob.compat` does."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys\nsys.path.append('/theirs')\n")
+    assert run_script(code, str(theirs))[2][-2:] == [str(code), "/theirs"]
+    env = {**os.environ, "PYTHONPATH": f"{redirect.SITE}:{environment.python_path(str(theirs), str(code))}"}
+    done = subprocess.run([sys.executable, "scripts/train.py"], env=env, cwd=code, capture_output=True, check=True)
+    path = json.loads(done.stdout)[2]
+    assert (path[-2:], path.count("/theirs"), done.stderr) == ([str(code), "/theirs"], 1, b"")
 
 
 def in_pod(monkeypatch: pytest.MonkeyPatch, root: Path, uid: int = 1000660000) -> str:

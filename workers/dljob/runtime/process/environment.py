@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -195,28 +196,40 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
     return seen.index(own) if own in seen else int(own) if own.isdecimal() else start.device_index
 
 
-def script_import_path(role: RolePlan, code_dir: str) -> list[str]:
+SITE = os.fspath(Path(__file__).with_name("site"))
+"""Holds the hook by which a Python moves the folder after it in PYTHONPATH to the end of its import path."""
+
+
+def script_import_path(code_dir: str) -> list[str]:
     """Return the import path of a role's scripts, to which each adds its own folder in front.
 
     It is that of a new interpreter, without the folders that Ray adds to its workers (they have its own psutil). The
-    code's folder is first; for an Elastic role it is last, unless PYTHONPATH names it: under torchrun no `queue.py` at
-    the root of a repository takes the place of the standard library's.
+    code's folder, and those of the job's driver, are last unless PYTHONPATH names them: as with
+    `python scripts/train.py`, no `queue.py` at the root of a repository takes the place of the standard library's.
     """
     ray = find_spec("ray")
     rays_folder = Path(ray.origin).parent if ray is not None and ray.origin else None
-    path = [
-        each
-        for each in sys.path
-        if each not in ("", code_dir) and not (rays_folder and Path(each).is_relative_to(rays_folder))
-    ]
+    path = [each for each in sys.path if each and not (rays_folder and Path(each).is_relative_to(rays_folder))]
     if not code_dir:
         return path
-    # An empty entry is the working directory for Python, an empty variable is none.
-    variable = os.environ.get("PYTHONPATH")
-    entries = variable.split(os.pathsep) if variable else []
-    folders = [os.path.normpath(Path(code_dir, each)) for each in entries]
-    at = 0 if not role.elastic else folders.index(code_dir) if code_dir in folders else len(path)
-    return [*path[:at], code_dir, *path[at:]]
+    named_folders = _folders_of(os.environ.get("PYTHONPATH", ""), code_dir)
+    library = sysconfig.get_path("stdlib")
+    before_library = path[: path.index(library)] if library in path else []
+    added_folders = [each for each in (code_dir, *before_library) if not each.endswith(".zip")]
+    rest = [each for each in path if each not in added_folders]
+    return list(dict.fromkeys([*named_folders, *rest, *added_folders]))
+
+
+def python_path(variable: str, code_dir: str) -> str:
+    """Return PYTHONPATH for what a rank starts: the user's own, and the code's folder behind the installed modules."""
+    if not code_dir or code_dir in _folders_of(variable, code_dir):
+        return variable
+    return os.pathsep.join([SITE, code_dir, *filter(None, [variable])])
+
+
+def _folders_of(variable: str, code_dir: str) -> list[str]:
+    """Return the folders that PYTHONPATH names; an empty entry is the working directory, an empty variable is none."""
+    return [os.path.normpath(Path(code_dir, each)) for each in variable.split(os.pathsep)] if variable else []
 
 
 def located(spec: HostSpec) -> HostSpec:

@@ -139,7 +139,7 @@ class ForkHost(Host):
         except interpreter.InterpreterError as error:
             self._refused = interpreter.refused(error)
         self._library = interpreter.library(spec.job.dir) if self._python else ""
-        self._import_path = environment.script_import_path(spec.role, spec.job.code_dir)
+        self._import_path = environment.script_import_path(spec.job.code_dir)
         python = (self._python.path if self._python else "", self._library)
         self._cores = numa.Cores(spec.role.numa_binding, python, self._import_path)
         self._serving = HostServing(spec, address, self._calls_of, self)
@@ -203,7 +203,8 @@ class ForkHost(Host):
         env[SOCKET_ENV] = self._socket.path
         # As under torchrun, what a script starts finds the code's folder only where the user's PYTHONPATH names it.
         code_dir = "" if spec.role.elastic else spec.job.code_dir
-        paths = [self._library, code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+        variable = env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        paths = [self._library, environment.python_path(variable, code_dir)]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         size = os.lseek(fd, 0, os.SEEK_END) if log else 0
         if log:
