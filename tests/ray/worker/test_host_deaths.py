@@ -307,13 +307,16 @@ def test_fork_left_behind_does_not_hide_the_death_of_its_parent(job, tmp_path):
     gone(int(fork))
 
 
-def test_daemon_left_behind_goes_with_its_rank(job, tmp_path):
+def test_daemon_left_behind_by_a_rank_that_is_told_to_end_goes_with_its_host_without_a_word(job, tmp_path):
     import ray
 
-    host = started(job, "leaves_a_daemon")
-    assert host.ends()[0].outcome.ok
+    host = started(job, "leaves_a_daemon", config={"waits": True})
+    daemon = int(eventually(lambda: written(tmp_path / "fork.pid")))
+    host.stop(0)
+    outcome = host.ends()[0].outcome
+    assert (outcome.ok, outcome.message) == (True, "")
     ray.get(host.actor.leave.remote(0), timeout=20)
-    gone(int(Path(tmp_path, "fork.pid").read_text()))
+    gone(daemon)
 
 
 def test_forked_child_that_returns_from_the_entrypoint_is_not_the_rank(job):

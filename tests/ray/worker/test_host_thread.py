@@ -39,6 +39,15 @@ def test_function_runs_and_its_result_is_reported(job):
     assert json.loads(outcome.result) == {"answer": 42}
 
 
+def test_what_a_function_leaves_running_at_a_good_end_is_killed_and_named(job, tmp_path):
+    outcome = run(job, "leaves_a_daemon").ends()[0].outcome
+    pid = int((tmp_path / "fork.pid").read_text())
+    words = f"1 process still ran after its end and was killed: sleep 1000 (pid {pid})"
+    assert (outcome.ok, outcome.message) == (True, words)
+    assert f"[dljob] {words}\n" in (tmp_path / "logs" / "w-0.log").read_text()
+    assert not alive(pid)
+
+
 def test_rank_knows_where_it_is(job, tmp_path):
     host = run(job, "facts", args=("--lr", "0.1"), config={"a": 1}, env=(("MY_VAR", "x"),))
     said = json.loads(host.ends()[0].outcome.result)

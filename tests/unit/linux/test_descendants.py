@@ -51,9 +51,30 @@ assert descendants.kill_all() >= 1
 import os
 assert os.waitpid(int(told), 0)[1] == 9
 """
+WORK = """
+import multiprocessing, time
+
+descendants.adopt_orphans()
+spawn, server = (multiprocessing.get_context(method) for method in ("spawn", "forkserver"))
+work = [context.Process(target=time.sleep, args=(1000,)) for context in (spawn, server)]
+daemons = [context.Process(target=time.sleep, args=(1000,), daemon=True) for context in (spawn, server)]
+for process in (*work, *daemons):
+    process.start()
+told = subprocess.run(["setsid", "sh", "-c", "sleep 1000 >&- & echo $!"], stdout=subprocess.PIPE, check=True).stdout
+brief = subprocess.Popen(["sleep", "0.1"])
+names = descendants.end_children_of_user_code(2)
+pids = {*(process.pid for process in work), int(told)}
+assert len(names) == 3 and {int(name.rpartition("(pid ")[2][:-1]) for name in names} == pids, names
+assert f"sleep 1000 (pid {int(told)})" in names
+assert brief.wait() == 0, "it was given time to end"
+assert [process.is_alive() for process in (*work, *daemons)] == [False, False, True, True]
+assert descendants.end_children_of_user_code(2) == []
+descendants.kill_all()
+"""
 NOBODY = """
 assert descendants.childless()
 assert descendants.kill_all() == 0
+assert descendants.end_children_of_user_code(2) == []
 assert looks == [], "all of /proc was read for nothing"
 """
 
@@ -73,6 +94,10 @@ def test_a_child_is_found_and_killed_and_missed_once_it_is_taken_leave_of() -> N
 
 def test_orphans_are_killed_with_the_other_descendants() -> None:
     assert ran(ORPHAN + "looks.clear()\n" + NOBODY) == ""
+
+
+def test_what_user_code_left_running_is_killed_and_what_serves_its_process_is_not() -> None:
+    assert ran(WORK) == ""
 
 
 def test_a_forked_child_ends_with_its_killed_parent() -> None:

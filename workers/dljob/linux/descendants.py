@@ -10,8 +10,10 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 # Source: linux/prctl.h.
@@ -27,6 +29,12 @@ def prctl(option: int, value: int) -> None:
 
 COMMAND_LENGTH = 60
 """Most characters of a process's command line in a message."""
+_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"loky.backend.", b"_inductor/compile_")
+"""Words in the command lines of processes in which libraries serve their parent, whose exit handlers would end them."""
+ROUNDS = 3
+"""Number of searches for processes to kill."""
+KILLED_S = 1.0
+"""Most seconds for the kernel to end processes that were killed."""
 _adopts = False
 _letting_go = threading.Lock()
 
@@ -79,6 +87,11 @@ def command_of(pid: int) -> str:
     return line if len(line) <= COMMAND_LENGTH else f"{line[:COMMAND_LENGTH]}..."
 
 
+def command_and_pid(pid: int) -> str:
+    """Return a process in words: `sleep 60 (pid 9)`."""
+    return f"{command_of(pid)} (pid {pid})"
+
+
 def descendants_cpu_s() -> float:
     """Return the CPU seconds of this process's descendants, of those that it has reaped, too.
 
@@ -110,7 +123,7 @@ def childless() -> bool:
     return False
 
 
-def kill_all(root: int | None = None, rounds: int = 3) -> int:
+def kill_all(root: int | None = None) -> int:
     """SIGKILL every descendant of a process (default: this one), repeatedly while new ones appear.
 
     Returns:
@@ -118,7 +131,7 @@ def kill_all(root: int | None = None, rounds: int = 3) -> int:
     """
     sent = 0
     # Repeated: a process may fork between the scan and its own end.
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         if root is None and childless():
             break
         pids = below(root or os.getpid())
@@ -129,6 +142,54 @@ def kill_all(root: int | None = None, rounds: int = 3) -> int:
                 os.kill(pid, signal.SIGKILL)
                 sent += 1
     return sent
+
+
+def end_children_of_user_code(wait_s: float) -> list[str]:
+    """Kill what user code has started and left running in a process that goes on; all of it had `wait_s` s to end.
+
+    Spared is what a script's exit handlers would end: daemons of multiprocessing, and helpers of libraries.
+
+    Returns:
+        `command_and_pid` of each process that was killed.
+    """
+    if childless():
+        return []
+    _await_ends(_children_of_user_code(), wait_s)
+    names: dict[int, str] = {}
+    # Repeated: a process may fork between the scan and its own end.
+    for _ in range(ROUNDS):
+        pids = _children_of_user_code()
+        names = {pid: command_and_pid(pid) for pid in pids} | names
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        _await_ends(pids, KILLED_S)
+    return list(names.values())
+
+
+def _children_of_user_code() -> list[int]:
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    daemon_flags = {child.pid: child.daemon for child in multiprocessing.active_children()} if multiprocessing else {}
+    return [pid for pid in below(os.getpid()) if not daemon_flags.get(pid, _is_helper(pid))]
+
+
+def _is_helper(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return any(words in command for words in _HELPERS)
+    return False
+
+
+def _await_ends(pids: Iterable[int], seconds: float) -> None:
+    """Return once all processes have ended, or after that many seconds in all."""
+    deadline = time.monotonic() + seconds
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            pidfd = os.pidfd_open(pid)
+            poll = select.poll()  # `select.select` takes no descriptor above 1023
+            poll.register(pidfd, select.POLLIN)
+            poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            os.close(pidfd)
 
 
 def end_forks_with_me() -> None:

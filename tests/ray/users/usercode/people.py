@@ -84,6 +84,8 @@ def fork_comes_back():
 def leaves_a_daemon(context):
     process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     Path(context.job_dir, "fork.pid").write_text(str(process.pid))
+    if context.config.get("waits"):
+        context.stopping.wait()
 
 
 class BadInit:

@@ -168,25 +168,24 @@ def _reap(rank: int) -> int | None:
     return found
 
 
-def left_words(pids: Sequence[int]) -> str:
-    """Return what a rank that ended well left running, which is killed now; empty for nothing."""
-    if not pids:
+def left_words(names: Sequence[str]) -> str:
+    """Return what a rank that ended well left running, by `command_and_pid`, in words; empty for nothing."""
+    if not names:
         return ""
-    number = counted(len(pids), "process", plural="processes")
-    names = [f"{descendants.command_of(pid)} (pid {pid})" for pid in pids[:MOST_LEFT]]
-    names += [f"{len(pids) - MOST_LEFT} more"] if len(pids) > MOST_LEFT else []
-    return f"{number} still ran after its end and {'was' if len(pids) == 1 else 'were'} killed: {', '.join(names)}"
+    number = counted(len(names), "process", plural="processes")
+    shown = [*names[:MOST_LEFT], *([f"{len(names) - MOST_LEFT} more"] if len(names) > MOST_LEFT else [])]
+    return f"{number} still ran after its end and {'was' if len(names) == 1 else 'were'} killed: {', '.join(shown)}"
 
 
-def _left_running() -> list[int]:
-    """Return the processes that still run after a rank's end."""
+def _left_running() -> list[str]:
+    """Return the processes that still run after a rank's end, by `command_and_pid`."""
     end = time.monotonic() + HELPERS_S
     while (rest_s := end - time.monotonic()) > 0:
         _reap(0)
         if descendants.childless():
             return []
         signal.sigtimedwait({signal.SIGCHLD}, rest_s)
-    return descendants.below(os.getpid())
+    return [descendants.command_and_pid(pid) for pid in descendants.below(os.getpid())]
 
 
 def _end_rest() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import ray
 
 from dljob.errors import UsageError
-from dljob.linux import interpreter
+from dljob.linux import descendants, interpreter
 from dljob.master.state import causes
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
@@ -75,6 +75,7 @@ from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
 from dljob.runtime.worker.serving import HostServing, port_taken
+from dljob.runtime.worker.supervise import HELPERS_S, left_words
 from dljob.telemetry.wording import counted
 
 log = logging.getLogger(__package__)
@@ -308,6 +309,9 @@ class ThreadHost(Host):
         lifecycle = self._enter(order, start)
         outcome = lifecycle.live()
         last_save.close(ok=outcome.ok)
+        # As of scripts, nothing is said after an order to stop. A child that user code forked may return to here, too.
+        if outcome.ok and not outcome.serves and not self._stopping.reason and os.getpid() == self._pid:
+            outcome = _end_children(outcome)
         return outcome
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
@@ -615,6 +619,14 @@ class ThreadHost(Host):
         """Return the rank's pid, which is this process's."""
         start = self._start
         return {} if start is None else {start.rank: os.getpid()}
+
+
+def _end_children(outcome: Outcome) -> Outcome:
+    """Kill what a rank that ended well left running, as a script's supervisor does, and say so in its log and end."""
+    words = left_words(descendants.end_children_of_user_code(HELPERS_S))
+    if words:
+        print(f"[dljob] {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+    return replace(outcome, message=outcome.message or words)
 
 
 def _dump_stacks() -> None:
