@@ -25,15 +25,15 @@ MAX_SPEC = 1_000_000
 def refusals(manifest: DLJobManifest, policy: PodPolicy) -> tuple[Finding, ...]:
     """Return all that an operator of this policy refuses about a job whose spec keeps the rules."""
     # On an existing RayCluster there is no image of ours, so none is filled in.
-    there = manifest.spec.ray_cluster_ref is not None
-    whole = manifest if there else effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION)
+    on_existing_cluster = manifest.spec.ray_cluster_ref is not None
+    effective_manifest = manifest if on_existing_cluster else effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION)
     groups: Mapping[str, MachineGroup]
     try:
         misfit, groups = (), plan(manifest).node_groups
     except PlacementError as error:
         # Its pods are judged all the same, so that a user sees all problems at once.
         misfit, groups = (_misfit(manifest, error),), declared_machines(manifest.spec)
-    return (*misfit, *too_large(len(spec_text(whole))), *breaches(manifest, groups, policy))
+    return (*misfit, *too_large(len(spec_text(effective_manifest))), *breaches(manifest, groups, policy))
 
 
 def misfits(manifest: DLJobManifest) -> tuple[Finding, ...]:
@@ -52,9 +52,9 @@ def _misfit(manifest: DLJobManifest, error: PlacementError) -> Finding:
 def spec_text(manifest: DLJobManifest) -> str:
     """Return the effective spec as JSON, in the form that the launcher reads."""
     data = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    whole = {"apiVersion": manifest.api_version, "kind": manifest.kind, **data}
+    document = {"apiVersion": manifest.api_version, "kind": manifest.kind, **data}
     # Without spaces, since its bytes are counted.
-    return json.dumps(whole, separators=(",", ":"))
+    return json.dumps(document, separators=(",", ":"))
 
 
 def too_large(size: int) -> tuple[Finding, ...]:

@@ -37,8 +37,8 @@ def with_domains(pod: Object, group: MachineGroup, cluster: str) -> Object:
     ):
         if terms:
             # Terms of a list all hold, or count, together: the template's and ours.
-            there = dict(affinity.get(name) or {})
-            affinity[name] = {**there, kind: [*(there.get(kind) or []), *terms]}
+            present_terms = dict(affinity.get(name) or {})
+            affinity[name] = {**present_terms, kind: [*(present_terms.get(kind) or []), *terms]}
     return {**pod, "affinity": affinity}
 
 

@@ -50,20 +50,20 @@ def with_image_checks(cluster: Object, ray: str, dljob: str) -> None:
     # The head's only tells: what it lacks is the launcher's to report.
     _add_check(head, ())
     for pod in others:
-        wanted = {"ray": ray, "dljob": dljob}
-        _add_check(pod, tuple(f"{name}={version}" for name, version in wanted.items() if version))
+        versions = {"ray": ray, "dljob": dljob}
+        _add_check(pod, tuple(f"{name}={version}" for name, version in versions.items() if version))
         env: list[Object] = pod["containers"][0]["env"]
         if not any(entry["name"] == MATCH_LEVEL for entry in env):
             env.append({"name": MATCH_LEVEL, "value": "minor"})
 
 
-def _add_check(pod: Object, wanted: tuple[str, ...]) -> None:
+def _add_check(pod: Object, required_versions: tuple[str, ...]) -> None:
     ray = pod["containers"][0]
     check: Object = {
         "name": pods.IMAGE_CHECK,
         "image": ray.get("image"),
         **{key: ray[key] for key in ("imagePullPolicy", "securityContext") if key in ray},
-        "command": ["python", "-c", LOOK, TOLD, *wanted],
+        "command": ["python", "-c", LOOK, TOLD, *required_versions],
         "env": [{"name": "PYTHONPATH", "value": pods.LIB}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": [{"name": "dljob", "mountPath": pods.ROOT}],

@@ -33,13 +33,13 @@ Object = dict[str, Any]
 
 def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
     """Return `base` overridden by `over`; neither is changed."""
-    made = dict(base)
+    merged = dict(base)
     for key, value in over.items():
         if value is None:
-            made.pop(key, None)
+            merged.pop(key, None)
         else:
-            made[key] = _merged(key, made.get(key), value)
-    return made
+            merged[key] = _merged(key, merged.get(key), value)
+    return merged
 
 
 def _merged(key: str, old: object, new: object) -> object:
@@ -61,8 +61,8 @@ def _merged(key: str, old: object, new: object) -> object:
 def _by_name(key: str, old: list[Any], new: list[Any]) -> list[Any]:
     by = KEYS[key]
     # A dict keeps its order: old items stay in place, new ones come last.
-    made = {item[by]: item for item in old}
+    items = {item[by]: item for item in old}
     for item in new:
         name = item[by]
-        made[name] = item if key in WHOLE_ITEMS else overlay(made.get(name, {}), item)
-    return list(made.values())
+        items[name] = item if key in WHOLE_ITEMS else overlay(items.get(name, {}), item)
+    return list(items.values())

@@ -114,17 +114,17 @@ def _found_by_kuberay(name: str, group: MachineGroup) -> bool:
 
 def _kubernetes_resources(group: MachineGroup) -> dict[str, str]:
     """Return the container's resources; devices only under names that Kubernetes knows."""
-    found: dict[str, str] = {}
+    resources: dict[str, str] = {}
     for name, amount in group.resources:
         if name == "CPU":
-            found["cpu"] = _cpu(amount)
+            resources["cpu"] = _cpu(amount)
         elif name == "memory":
-            found["memory"] = show_memory(amount)
+            resources["memory"] = show_memory(amount)
         elif group.device and name == group.device[0]:
-            found[group.device[1]] = show(amount)
+            resources[group.device[1]] = show(amount)
         elif name in BY_RAY:
-            found[BY_RAY[name].kubernetes] = show(amount)
-    return found
+            resources[BY_RAY[name].kubernetes] = show(amount)
+    return resources
 
 
 def _cpu(amount: Amount) -> str:
@@ -256,9 +256,9 @@ def with_parting(pod: Object, spec: DLJobSpec, drain: int = 0) -> Object:
     if "lifecycle" in ray:
         return pod
     checkpoint = spec.checkpoint
-    wanted = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
+    grace_s = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
     # Twice: the hook lets ranks leave in one half of its time, and saves in the other.
-    seconds = int(pod.get("terminationGracePeriodSeconds", wanted + 2 * drain))
+    seconds = int(pod.get("terminationGracePeriodSeconds", grace_s + 2 * drain))
     # `python -m` puts the working directory first on the path: in / no file of the user is imported by mistake.
     # A short grace period is halved: one half for the hook, one for Ray.
     command = f"cd / && python -m dljob.runtime.leave {max(seconds - ENDING_S, seconds // 2)} || :"

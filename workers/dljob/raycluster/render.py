@@ -124,7 +124,7 @@ def _rendered(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], optio
     spec = manifest.spec
     # Where no Secret is named, KubeRay makes one.
     auth = {"mode": "token", **({"secretName": options.token_secret} if options.token_secret else {})}
-    whole: Object = {
+    rendered: Object = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": _metadata(manifest, options),
@@ -137,17 +137,17 @@ def _rendered(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], optio
             "workerGroupSpecs": [_workers(spec, group, options) for _, group in sorted(groups.items())],
         },
     }
-    keep(whole, spec.gcs_fault_tolerance)
-    made = overlay(whole, spec.ray_cluster_template)
+    keep(rendered, spec.gcs_fault_tolerance)
+    cluster = overlay(rendered, spec.ray_cluster_template)
     # After the templates, since each of these adds to what a template says: hook, PYTHONPATH, tolerations, affinity.
-    for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
+    for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
         pod = with_temporary_folder(with_library(group["template"]["spec"]))
         pod = with_parting(pod, spec, _longest_drain(spec, group))
         pod = with_patience(pod, spec.fault_tolerance.node, options.toleration_seconds)
-        own = groups.get(group.get("groupName", ""))
-        group["template"]["spec"] = with_domains(pod, own, options.name) if own else pod
-    with_image_checks(made["spec"], spec.ray_version or "", options.version)
-    return made
+        machine_group = groups.get(group.get("groupName", ""))
+        group["template"]["spec"] = with_domains(pod, machine_group, options.name) if machine_group else pod
+    with_image_checks(cluster["spec"], spec.ray_version or "", options.version)
+    return cluster
 
 
 def _longest_drain(spec: DLJobSpec, group: Object) -> int:
@@ -165,13 +165,13 @@ def _metadata(manifest: DLJobManifest, options: RenderOptions) -> Object:
         "ownerReferences": [dict(options.owner)] if options.owner else [],
         "annotations": {**options.annotations, **_survival(manifest.spec)},
     }
-    found = {key: value for key, value in optional.items() if value}
-    return {"name": options.name, **found, "labels": {**queue_labels(manifest), **options.labels}}
+    filled = {key: value for key, value in optional.items() if value}
+    return {"name": options.name, **filled, "labels": {**queue_labels(manifest), **options.labels}}
 
 
 def _survival(spec: DLJobSpec) -> dict[str, str]:
-    kept = spec.gcs_fault_tolerance
-    return {ANNOTATION: kept.backend} if kept else {}
+    tolerance = spec.gcs_fault_tolerance
+    return {ANNOTATION: tolerance.backend} if tolerance else {}
 
 
 def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
@@ -180,12 +180,12 @@ def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
     Other labels stay on the DLJob: with labels of Helm or Argo, those tools would claim the RayCluster.
     """
     scheduling = manifest.spec.scheduling
-    own = {name: value for name, value in manifest.metadata.labels.items() if name.startswith(QUEUES)}
+    job_labels = {name: value for name, value in manifest.metadata.labels.items() if name.startswith(QUEUES)}
     named = {
         "kueue.x-k8s.io/queue-name": scheduling.queue_name,
         "kueue.x-k8s.io/priority-class": scheduling.priority_class_name,
     }
-    return {**own, **scheduling.labels, **{name: value for name, value in named.items() if value}}
+    return {**job_labels, **scheduling.labels, **{name: value for name, value in named.items() if value}}
 
 
 def _head(spec: DLJobSpec, options: RenderOptions) -> Object:
@@ -213,10 +213,10 @@ def _workers(spec: DLJobSpec, group: MachineGroup, options: RenderOptions) -> Ob
         "labels": {**dict(group.labels), **counted_cpus(group)},
         "template": overlay({**_labelled({**options.labels, **dict(group.labels)}), "spec": pod}, template),
     }
-    told = declared_resources(group)
-    if told:
+    resources = declared_resources(group)
+    if resources:
         # KubeRay refuses rayStartParams beside `resources`, which overrides what it would find by itself.
-        workers["resources"] = told
+        workers["resources"] = resources
     return workers
 
 

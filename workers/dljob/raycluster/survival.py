@@ -18,19 +18,19 @@ KubeRay sets the same for Redis. Source: Ray 2.60, ray_config_def.h.
 """
 
 
-def keep(cluster: Object, kept: GcsFaultTolerance | None) -> None:
+def keep(cluster: Object, tolerance: GcsFaultTolerance | None) -> None:
     """Add the settings to a RayCluster under construction; nothing for a job that does not ask for them."""
-    if kept is None:
+    if tolerance is None:
         return
     spec = cluster["spec"]
     head = spec["headGroupSpec"]["template"]["spec"]
     # Workers too: each raylet decides by its own setting when to give the head up.
     for pod in (head, *(group["template"]["spec"] for group in spec["workerGroupSpecs"])):
         pod["containers"][0]["env"].append(_variable(*RECONNECT))
-    if kept.backend == "Redis":
-        spec["gcsFaultToleranceOptions"] = _redis(kept)
+    if tolerance.backend == "Redis":
+        spec["gcsFaultToleranceOptions"] = _redis(tolerance)
         return
-    volume = {"name": "dljob-gcs", "persistentVolumeClaim": {"claimName": kept.claim_name}}
+    volume = {"name": "dljob-gcs", "persistentVolumeClaim": {"claimName": tolerance.claim_name}}
     # Each RayCluster has a folder of its own: a head must never load the tables of another attempt.
     mount = {"name": "dljob-gcs", "mountPath": pods.GCS, "subPath": cluster["metadata"]["name"]}
     head.setdefault("volumes", []).append(volume)
@@ -39,16 +39,16 @@ def keep(cluster: Object, kept: GcsFaultTolerance | None) -> None:
     ray["env"] += [_variable("RAY_gcs_storage", "rocksdb"), _variable("RAY_gcs_storage_path", f"{pods.GCS}/db")]
 
 
-def _redis(kept: GcsFaultTolerance) -> Object:
+def _redis(tolerance: GcsFaultTolerance) -> Object:
     """Return KubeRay's own options.
 
     KubeRay uses the RayCluster's uid as its namespace in Redis, and clears that when the RayCluster is deleted.
     """
-    found: Object = {"redisAddress": kept.redis_address}
-    if secret := kept.redis_password_secret:
+    options: Object = {"redisAddress": tolerance.redis_address}
+    if secret := tolerance.redis_password_secret:
         reference = {"name": secret.name, "key": secret.key}
-        found["redisPassword"] = {"valueFrom": {"secretKeyRef": reference}}
-    return found
+        options["redisPassword"] = {"valueFrom": {"secretKeyRef": reference}}
+    return options
 
 
 def _variable(name: str, value: str) -> Object:

@@ -23,14 +23,14 @@ def with_patience(pod: Object, policy: NodePolicy, toleration_seconds: int = TOL
     """
     if policy.action == "Ignore":
         return pod
-    given: list[Object] = pod.get("tolerations", [])
+    template_tolerations: list[Object] = pod.get("tolerations", [])
     # A template's toleration of the same taint is the user's decision: it is not doubled.
-    ours = [
+    added_tolerations = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": toleration_seconds}
         for key in LOST
-        if not any(_covers(toleration, key) for toleration in given)
+        if not any(_covers(toleration, key) for toleration in template_tolerations)
     ]
-    return {**pod, "tolerations": [*given, *ours]} if ours else pod
+    return {**pod, "tolerations": [*template_tolerations, *added_tolerations]} if added_tolerations else pod
 
 
 def _covers(toleration: Object, key: str) -> bool:
