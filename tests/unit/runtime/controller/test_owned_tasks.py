@@ -63,7 +63,7 @@ MAKERS = {
     "workers/dljob/runtime/controller/checking.py _checker": "awaited, and again at the end of the round",
     "workers/dljob/runtime/controller/checking.py _meet": "awaited; each exception is a finding",
     "workers/dljob/runtime/controller/node_watch.py _ask": "awaited",
-    "workers/dljob/runtime/controller/standby.py _heard_unless_ended": "awaited; cancelled where the process has ended",
+    "workers/dljob/runtime/controller/standby.py _ask_unless_ended": "awaited; cancelled where the process has ended",
     "workers/dljob/runtime/controller/standby.py started": "waits for an event, which cannot fail; cancelled after",
     "workers/dljob/runtime/backend/masters.py call_commander": "awaited; cancelled where another master commands",
     "workers/dljob/runtime/queues/keeper.py _open_store": "awaited; what failed is made anew by who asks next",

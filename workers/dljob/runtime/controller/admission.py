@@ -54,15 +54,15 @@ class AdmissionLock:
 
     async def _take(self) -> int:
         loop = asyncio.get_running_loop()
-        seen, since = b"", loop.time()
+        last_value, since = b"", loop.time()
         while True:
             turn, value = await self._present()
             # Silence is measured by this process's own clock from a changed value on: clocks of machines may differ.
-            if value != seen:
-                seen, since = value, loop.time()
+            if value != last_value:
+                last_value, since = value, loop.time()
             # Held by an earlier master of this job: it is fenced, so its lease need not be waited for.
-            mine = value.startswith(self._owner.encode() + b" ")
-            if value == FREE or mine or not turn or loop.time() - since > LEASE_S:
+            is_own_turn = value.startswith(self._owner.encode() + b" ")
+            if value == FREE or is_own_turn or not turn or loop.time() - since > LEASE_S:
                 # Two may find the turn free; put-if-absent lets one of them have it, and the other looks again.
                 if await self._kv.put_if_absent(_key(turn + 1), self._value(0)):
                     await self._forget(turn)

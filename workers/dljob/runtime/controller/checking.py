@@ -110,7 +110,7 @@ class _Round:
             await self._clear()
             # Nodes by themselves first: a team with a node that has failed would only fail again, and blame the others.
             facts = await asyncio.gather(*(self._check_node(place) for place in self.order.places))
-            fit = {one.node: one for one in facts}
+            fit = {node_facts.node: node_facts for node_facts in facts}
             # No node is in two teams of a wave: a checker takes part in one all-reduce at a time.
             teams: list[TeamFacts | None] = []
             for wave in disjoint_turns(self.order.teams):
@@ -118,8 +118,8 @@ class _Round:
             return self._answer(facts, [team for team in teams if team is not None])
         except Exception as error:
             log.exception("the check of the nodes of role %s broke", self.order.role)
-            why = f"{type(error).__name__}: {error}"
-            return self._answer([NodeFacts(node, unmade=why[:500]) for node in self._places], [])
+            reason = f"{type(error).__name__}: {error}"
+            return self._answer([NodeFacts(node, unmade=reason[:500]) for node in self._places], [])
         finally:
             try:
                 await self._clear()
@@ -185,9 +185,9 @@ class _Round:
         Half of the round trip is doubt, and is taken off: a slow answer must not look like a wrong clock.
         """
         before = time.time()
-        theirs: float = await self._backend.call(ref, "clock")
+        node_time: float = await self._backend.call(ref, "clock")
         after = time.time()
-        ahead, doubt = theirs - (before + after) / 2, (after - before) / 2
+        ahead, doubt = node_time - (before + after) / 2, (after - before) / 2
         return round(max(ahead - doubt, 0.0) + min(ahead + doubt, 0.0), 3)
 
     async def _drop(self, node: str) -> None:
@@ -221,29 +221,31 @@ class _Round:
         # One failure makes the others wait for their own timeout: they get three seconds, not another minute.
         await asyncio.wait(tasks, timeout=MEET_S, return_when=asyncio.FIRST_EXCEPTION)
         await asyncio.wait(tasks, timeout=LAST_WORDS_S)
-        said: dict[str, str] = {}
+        failures: dict[str, str] = {}
         lost = ""
         for node, task in zip(team, tasks, strict=True):
             if not task.done():
-                said[node] = "it did not end"
+                failures[node] = "it did not end"
                 task.cancel()
             elif error := task.exception():
-                said[node] = _first_line(error)
+                failures[node] = _first_line(error)
                 # A checker that died says nothing about its node, so the all-reduce counts as not made.
-                lost = lost or (f"{self._places[node].name}: {said[node]}" if isinstance(error, ActorLostError) else "")
-        if not said:
+                lost = lost or (
+                    f"{self._places[node].name}: {failures[node]}" if isinstance(error, ActorLostError) else ""
+                )
+        if not failures:
             # Each reports a bandwidth: a team is as fast as its slowest member.
             return TeamFacts(team, round(min(task.result() for task in tasks), 4))
         for node in team:
             await self._drop(node)  # a process in which a collective has failed is not fit for another one
         if lost:
             return TeamFacts(team, unmade=lost)
-        words = "; ".join(f"{self._places[node].name}: {why}" for node, why in said.items())
+        words = "; ".join(f"{self._places[node].name}: {failure}" for node, failure in failures.items())
         return TeamFacts(team, trouble=f"all-reduce of {len(team)} failed ({words[:400]})")
 
 
 def _first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters."""
-    said = error.message if isinstance(error, ActorCallError) else str(error)
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    message = error.message if isinstance(error, ActorCallError) else str(error)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

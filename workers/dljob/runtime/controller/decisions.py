@@ -68,12 +68,12 @@ def entries(decisions: Sequence[Decision]) -> Iterator[tuple[str, dict[str, Any]
     A step with a reason has an entry of its own, up to `MOST_REASONS`. Steps without one are counted by their event,
     and so are the actions: {"event": "HostReady", "steps": 64, "actions": {"StartRanks": 64}}.
     """
-    reasoned = [one for one in decisions if one.reason]
-    for one in reasoned[:MOST_REASONS]:
-        yield one.reason, {"event": one.event, "actions": dict(Counter(one.actions))}
+    reasoned = [decision for decision in decisions if decision.reason]
+    for decision in reasoned[:MOST_REASONS]:
+        yield decision.reason, {"event": decision.event, "actions": dict(Counter(decision.actions))}
     steps, actions = Counter[str](), dict[str, Counter[str]]()
-    for one in [*(one for one in decisions if not one.reason), *reasoned[MOST_REASONS:]]:
-        steps[one.event] += 1
-        actions.setdefault(one.event, Counter()).update(one.actions)
+    for decision in [*(decision for decision in decisions if not decision.reason), *reasoned[MOST_REASONS:]]:
+        steps[decision.event] += 1
+        actions.setdefault(decision.event, Counter()).update(decision.actions)
     for event, count in steps.items():
         yield "", {"event": event, "steps": count, "actions": dict(actions[event])}

@@ -183,9 +183,9 @@ class Executor:
     def _release_later(self, unit: str, name: str) -> None:
         """Start a task that releases a reservation: a GCS whose head is replaced answers nothing for minutes."""
         later = self._keep(self._owner.repeat("release of a reservation", lambda: self._backend.release(name)))
-        mine = self._releases.setdefault(unit, set())
-        mine.add(later)
-        later.add_done_callback(mine.discard)
+        releases = self._releases.setdefault(unit, set())
+        releases.add(later)
+        later.add_done_callback(releases.discard)
 
     def _begin(self, action: object) -> None:
         match action:
@@ -251,12 +251,12 @@ class Executor:
         """Return the name of a spare's actor, which it keeps when it becomes a host."""
         return f"{self._prefix}{role}/spare-{node[:8]}-{slot}/{incarnation}"
 
-    def _spec(self, role: RolePlan, name: str, cls: str, **where: Any) -> ActorSpec:
+    def _spec(self, role: RolePlan, name: str, cls: str, **placement: Any) -> ActorSpec:
         host_spec = HostSpec(self.job, role, self._epoch())
         # A fork host stays in Ray's Python, and starts its ranks in the role's own.
-        own = role.python if role.host is HostKind.THREAD and cls == HOST_CLASSES[role.host] else ""
-        python = launcher(own, self.job.dir) if own else ""
-        return ActorSpec(name, cls, (host_spec,), env=self._env(role, cls), python=python, **where)
+        role_python = role.python if role.host is HostKind.THREAD and cls == HOST_CLASSES[role.host] else ""
+        python = launcher(role_python, self.job.dir) if role_python else ""
+        return ActorSpec(name, cls, (host_spec,), env=self._env(role, cls), python=python, **placement)
 
     def _env(self, role: RolePlan, cls: str) -> tuple[tuple[str, str], ...]:
         """Return the variables of the worker of a host."""
@@ -281,8 +281,8 @@ class Executor:
             self.hosts.bring_up(action.host, action.incarnation, HostLaunch(spec, action.deadline_s))
             return
         first, *others = self._bundles(role, action.host.index)
-        where = {"reservation": reservation, "bundle": first, "resources": role.per_rank}
-        spec = self._spec(role, name, HOST_CLASSES[role.host], **where)
+        placement = {"reservation": reservation, "bundle": first, "resources": role.per_rank}
+        spec = self._spec(role, name, HOST_CLASSES[role.host], **placement)
         devices = () if role.accelerator is None else (role.accelerator,)
         arguments = (action.deadline_s,)  # no master waits longer for one
         # Ray tells an actor the device ids of its own bundle alone; one probe in each other bundle reports the rest.
@@ -312,8 +312,8 @@ class Executor:
         role = self._plan.roles[action.role]
         name = self.spare_actor(action.role, action.node, action.slot, action.incarnation)
         spec = self._spec(role, name, HOST_CLASSES[role.host], node=action.node)
-        who = SpareId(action.role, action.node, action.slot)
-        self.hosts.bring_up(who, action.incarnation, HostLaunch(spec, SPARE_DEADLINE_S))
+        spare_id = SpareId(action.role, action.node, action.slot)
+        self.hosts.bring_up(spare_id, action.incarnation, HostLaunch(spec, SPARE_DEADLINE_S))
 
     async def _start(self, action: ac.StartRanks) -> None:
         # Before the order: whatever the actor reports from here on is the host's, not the spare's.
@@ -443,16 +443,16 @@ class Executor:
         The nodes are listed anew before the core hears of it, so that the ranks move to where there is room now.
         """
         savers = [name for name in await self._backend.actors(self._prefix) if is_saver(name)]
-        said = await asyncio.gather(*(self._have(name, "flush", action.within_s, True) for name in savers))
+        failures = await asyncio.gather(*(self._have(name, "flush", action.within_s, True) for name in savers))
         with suppress(Exception):  # a fresh look only: the node watch looks again within a second
             await self._offer(ev.NodesSeen(await self._backend.nodes()))
-        await self._offer(ev.CopiesSaved(action.node, next(filter(None, said), "")))
+        await self._offer(ev.CopiesSaved(action.node, next(filter(None, failures), "")))
 
     async def last_copies(self, within_s: float) -> str:
         """Have all savers save for the last time, within so many seconds; return their failures in words."""
         savers = [name for name in await self._backend.actors(self._prefix) if is_saver(name)]
-        said = await asyncio.gather(*(self._have(name, "last", within_s) for name in savers))
-        return "; ".join(filter(None, said))
+        failures = await asyncio.gather(*(self._have(name, "last", within_s) for name in savers))
+        return "; ".join(filter(None, failures))
 
     async def _have(self, name: str, order: str, grace: float, *which: object) -> str:
         """Order a saver to write its own checkpoints (`flush`) or those kept for lost nodes (`bring`) to disk.

@@ -44,27 +44,29 @@ class RendezvousRound:
     """When the last question of each member was answered (monotonic seconds)."""
     complete: bool = False
 
-    def join(self, who: tuple[str, int], offer: str, wanted: int) -> bool:
-        """Note that a member of a group of `wanted` joins; return whether that is news for the others."""
-        self.asking[who] = self.asking.get(who, 0) + 1
+    def join(self, member: tuple[str, int], offer: str, size: int) -> bool:
+        """Note that a member of a group of `size` joins; return whether that is news for the others."""
+        self.asking[member] = self.asking.get(member, 0) + 1
         # An offer that comes now is ignored: others may have been told the earlier one already.
         if self.complete:
             return False
         self._forget(time.monotonic() - GIVEN_UP_S)
-        news = self.offers.get(who) != offer
-        self.offers[who] = offer
-        self.complete = len(self.offers) == wanted
+        news = self.offers.get(member) != offer
+        self.offers[member] = offer
+        self.complete = len(self.offers) == size
         return news
 
-    def answered(self, who: tuple[str, int]) -> None:
+    def answered(self, member: tuple[str, int]) -> None:
         """Note that a question of a member has been answered, or was given up."""
-        self.asking[who] -= 1
-        self.answered_at[who] = time.monotonic()
+        self.asking[member] -= 1
+        self.answered_at[member] = time.monotonic()
 
     def _forget(self, before: float) -> None:
         """Drop the members that gave up before a time: their offers are addresses of stores that are closed."""
-        for who in [who for who in self.offers if not self.asking[who] and self.answered_at[who] < before]:
-            del self.offers[who]
+        for member in [
+            member for member in self.offers if not self.asking[member] and self.answered_at[member] < before
+        ]:
+            del self.offers[member]
 
 
 class GroupRendezvous:
@@ -124,64 +126,66 @@ class GroupRendezvous:
             return {"over": f"this process is no member of it: it was {role}/{rank} in incarnation {incarnation}"}
         # A member without an epoch asks who is in the group: only a roster that can form is worth an answer.
         if not epoch:
-            await self._until(lambda: (own := current_roster()) is None or bool(own.over) or not own.absent)
-            return {**_roster_data(current_roster(), whole=True), "job": self._job}
+            await self._until(lambda: (current := current_roster()) is None or bool(current.over) or not current.absent)
+            return {**_roster_data(current_roster(), refuse_ended=True), "job": self._job}
         # By incarnation: the word of an old process must not make its successor look busy.
-        self._at_work((name, role, rank, incarnation), busy=bool(question.get("busy")))
-        there = self._join(name, question, len(now.members))
+        self._note_busy((name, role, rank, incarnation), busy=bool(question.get("busy")))
+        group_round = self._join(name, question, len(now.members))
         try:
-            return await self._wait_for_members(current_roster, there, question)
+            return await self._wait_for_members(current_roster, group_round, question)
         finally:
-            there.answered((role, rank))
+            group_round.answered((role, rank))
 
     async def _wait_for_members(
-        self, seen: Callable[[], Roster | None], there: RendezvousRound, question: Mapping[str, Any]
+        self, current_roster: Callable[[], Roster | None], group_round: RendezvousRound, question: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Wait until all members have joined (unless `met`: this member knows), or until the roster changes."""
         epoch, met = int(question["epoch"]), bool(question["met"])
 
         def changed() -> bool:
-            own = seen()
-            return own is None or own.epoch != epoch or bool(own.absent) or bool(own.over)
+            current = current_roster()
+            return current is None or current.epoch != epoch or bool(current.absent) or bool(current.over)
 
-        await self._until(lambda: changed() or (there.complete and not met))
-        now = seen()
+        await self._until(lambda: changed() or (group_round.complete and not met))
+        now = current_roster()
         # A change comes first, also where all have joined: the group that met is not the present one.
         if now is None or changed():
-            return {**_roster_data(now, whole=False), "busy": self._still(now)}
-        if there.complete and not met:
-            return {"offer": there.offers[now.members[0][:2]]}
-        return {"missing": [f"{role}/{rank}" for role, rank, _ in now.members if (role, rank) not in there.offers]}
+            return {**_roster_data(now, refuse_ended=False), "busy": self._busy_members(now)}
+        if group_round.complete and not met:
+            return {"offer": group_round.offers[now.members[0][:2]]}
+        return {
+            "missing": [f"{role}/{rank}" for role, rank, _ in now.members if (role, rank) not in group_round.offers]
+        }
 
-    def _at_work(self, who: tuple[str, str, int, int], *, busy: bool) -> None:
+    def _note_busy(self, member: tuple[str, str, int, int], *, busy: bool) -> None:
         if busy:
-            self._busy[who] = time.monotonic()
+            self._busy[member] = time.monotonic()
         else:
-            self._busy.pop(who, None)
+            self._busy.pop(member, None)
 
-    def _still(self, now: Roster | None) -> list[list[Any]]:
+    def _busy_members(self, now: Roster | None) -> list[list[Any]]:
         """Return the absent members that are inside an operation: a thread may be, though its rank has ended."""
         if now is None:
             return []
         # A thread that was killed inside an operation cannot take its word back, so the word expires.
-        since, gone = time.monotonic() - BUSY_S, dict(now.absent)
+        since, absent = time.monotonic() - BUSY_S, dict(now.absent)
         return [
             [role, rank]
             for role, rank, incarnation in now.members
-            if (role, rank) in gone and self._busy.get((now.group, role, rank, incarnation), since) > since
+            if (role, rank) in absent and self._busy.get((now.group, role, rank, incarnation), since) > since
         ]
 
-    def _join(self, name: str, question: Mapping[str, Any], wanted: int) -> RendezvousRound:
+    def _join(self, name: str, question: Mapping[str, Any], size: int) -> RendezvousRound:
         """Note that a member has joined its round, and drop the rounds of older epochs."""
         epoch, number = int(question["epoch"]), int(question["round"])
         # The round before stays: a member that was slow to hear its answer may still ask for it.
         for key in [key for key in self._rounds if key[0] == name and key[1:] < (epoch, number - 1)]:
             del self._rounds[key]
-        there = self._rounds.setdefault((name, epoch, number), RendezvousRound())
+        group_round = self._rounds.setdefault((name, epoch, number), RendezvousRound())
         role, rank, _ = question["me"]
-        if there.join((role, rank), str(question["offer"]), wanted):
+        if group_round.join((role, rank), str(question["offer"]), size):
             self._tell()
-        return there
+        return group_round
 
     # -- looking
 
@@ -201,16 +205,16 @@ class GroupRendezvous:
         if shell.final is not None and now is not None:
             # The loop's final status is not part of the state, yet members must not wait for ranks that never come.
             now = Roster(name, now.epoch, now.members, now.absent, "the job is over", ended=True)
-        other = name not in self._rosters or self._rosters[name] != now
+        is_changed = name not in self._rosters or self._rosters[name] != now
         self._rosters[name] = now
-        return other
+        return is_changed
 
     async def _watch_rosters(self, shell: MasterLoop) -> None:
         """Evaluate the groups that members ask for, whenever the state changes; end when no question is open."""
-        seen: object = None
+        parts: object = None
         while any(self._waiting.values()):
             state, final = shell.state, shell.final
-            seen = (state.ranks, state.hosts, state.verdict, final)
+            parts = (state.ranks, state.hosts, state.verdict, final)
             began = time.monotonic()
             news = [self._refresh(shell, name) for name, count in self._waiting.items() if count]
             if any(news):
@@ -220,24 +224,24 @@ class GroupRendezvous:
 
             # Parts of the state are immutable and shared between versions, so identity tells whether one changed.
 
-            def other(before: Any = seen) -> bool:
+            def has_changed(before: Any = parts) -> bool:
                 now = shell.state
                 return any(
-                    one is not two
-                    for one, two in zip(before, (now.ranks, now.hosts, now.verdict, shell.final), strict=True)
+                    old is not new
+                    for old, new in zip(before, (now.ranks, now.hosts, now.verdict, shell.final), strict=True)
                 )
 
-            await until(shell.changed, other, POLL_S)
+            await until(shell.changed, has_changed, POLL_S)
 
 
-def _roster_data(own: Roster | None, *, whole: bool) -> dict[str, Any]:
-    """Return a roster as plain data. With `complete` an ended group becomes {over}, else a loss of members."""
-    if own is None or (own.over and whole):
-        return {"over": own.over if own else "the job has no such group"}
+def _roster_data(group_roster: Roster | None, *, refuse_ended: bool) -> dict[str, Any]:
+    """Return a roster as plain data. With `refuse_ended` an ended group becomes {over}, else a loss of members."""
+    if group_roster is None or (group_roster.over and refuse_ended):
+        return {"over": group_roster.over if group_roster else "the job has no such group"}
     return {
-        "epoch": own.epoch,
-        "members": [list(one) for one in own.members],
-        "absent": [[role, rank, why] for (role, rank), why in own.absent],
-        "ended": own.ended,
-        "why": own.over,
+        "epoch": group_roster.epoch,
+        "members": [list(member) for member in group_roster.members],
+        "absent": [[role, rank, reason] for (role, rank), reason in group_roster.absent],
+        "ended": group_roster.ended,
+        "why": group_roster.over,
     }

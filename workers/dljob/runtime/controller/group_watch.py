@@ -75,14 +75,14 @@ class GroupWatch:
         waiting = {group.id: group for group in await self._backend.asked_groups(self._owner)}
         self._since = {id_: self._since.get(id_, now) for id_ in waiting}
         self._reported_at = {id_: at for id_, at in self._reported_at.items() if id_ in waiting}
-        due = [group for group in waiting.values() if self._is_due(group, now)]
+        due_groups = [group for group in waiting.values() if self._is_due(group, now)]
         # By the core's list, not this object's: a group that an earlier master reported must be taken back, too.
         events = [
             ev.GroupAsked(id_, owner, GONE, waits=False)
             for id_, (owner, _) in sorted(state.groups.items())
             if id_ not in waiting
         ]
-        events += await self._events(due, now)
+        events += await self._events(due_groups, now)
         if events:
             await self._offer(*events)
 

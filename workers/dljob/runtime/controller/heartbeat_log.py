@@ -216,7 +216,7 @@ class HeartbeatLog:
             fields["secondsPerStep"] = round(pace[2], 3)
         return fields
 
-    def heard(self, actor: str) -> float | None:
+    def heard_at(self, actor: str) -> float | None:
         """Return when a host was last heard (unix seconds); None: never."""
         return self._last_heartbeats.get(actor)
 
@@ -336,16 +336,18 @@ def _finite(outcome: Outcome) -> Outcome:
 
 def calls_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[int, int]:
     """Return rank -> calls of others that run in it or wait there, for the present processes of a role."""
-    return _told(state, role, usage, "busy")
+    return _reported_counts(state, role, usage, "busy")
 
 
 def work_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[int, int]:
     """Return rank -> calls of others, and connections to its ports: what would be lost or drained if the rank went."""
-    calls, connections = (_told(state, role, usage, key) for key in ("busy", "open"))
+    calls, connections = (_reported_counts(state, role, usage, key) for key in ("busy", "open"))
     return {rank: calls.get(rank, 0) + connections.get(rank, 0) for rank in {*calls, *connections}}
 
 
-def _told(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]], key: str) -> dict[int, int]:
+def _reported_counts(
+    state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]], key: str
+) -> dict[int, int]:
     present = {host_state.actor for host, host_state in state.hosts.items() if host.role == role}
     counts = (role_counts.get(key, ()) for actor, (_, role_counts) in usage.items() if actor in present)
     return {rank: count for rows in counts for rank, count in rows}

@@ -165,16 +165,16 @@ class MasterLoop:
         if self._over:
             return
         events = tuple(self.heartbeats.with_heartbeats(self._clock.now(), self.state, event) for event in events)
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        acknowledgement: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The last event alone carries the future: the inbox keeps its order, so all are journaled once the last one is.
         for event in events[:-1]:
             self._inbox.put_nowait((event, None))
-        self._inbox.put_nowait((events[-1], heard))
-        self._unanswered[heard] = events
+        self._inbox.put_nowait((events[-1], acknowledgement))
+        self._unanswered[acknowledgement] = events
         try:
-            await heard
+            await acknowledgement
         finally:
-            del self._unanswered[heard]
+            del self._unanswered[acknowledgement]
 
     def alert(self, seconds: float = 3.0) -> None:
         """List the nodes at once, and more often for `seconds`: a lost host may mean a lost node."""
@@ -192,11 +192,11 @@ class MasterLoop:
         if self._over:
             return
         self._over, self._ended_by = True, ended_by
-        for heard in [heard for heard in self._unanswered if not heard.done()]:
+        for acknowledgement in [acknowledgement for acknowledgement in self._unanswered if not acknowledgement.done()]:
             if ended_by:
-                heard.set_exception(MasterOverError(ended_by))
+                acknowledgement.set_exception(MasterOverError(ended_by))
             else:
-                heard.set_result(None)
+                acknowledgement.set_result(None)
 
     # -- the life of a master
 
@@ -275,14 +275,14 @@ class MasterLoop:
         known = bool(replay.records)
         await self.record.restore(self.timeline, begun=known)
         # A log of its own for the replay: heartbeats that arrive meanwhile are newer, and win when the two are merged.
-        found = await asyncio.to_thread(self._rebuilding.rebuild, replay)
+        rebuilt = await asyncio.to_thread(self._rebuilding.rebuild, replay)
         self.heartbeats.recall(self._rebuilding.evidence)
         self._rebuilding = Rebuilding(self.setup, self.timeline)  # frees the records
-        self._last, self.state = found.last, found.state
+        self._last, self.state = rebuilt.last, rebuilt.state
         # 1. The clock: a machine whose clock is behind the journal's last record must not fold events in the past.
         self._clock.not_before(self._last)
         # 2. A state that cannot be taken over starts all ranks again: what ran for it would hold devices and ports.
-        if found.anew:
+        if rebuilt.anew:
             await self.executor.sweep()
         # 3. The earlier master died between the last event and the final status: only the status is left to write.
         if known and self.state.phase.final:
@@ -300,7 +300,9 @@ class MasterLoop:
         # First in the inbox: the core must know of the new epoch before it judges what any actor reports.
         cause = await asyncio.to_thread(self._why_lost) if known else ""
         chosen = () if known else self.setup.chosen
-        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause, found.said, bool(found.anew), chosen), None))
+        self._inbox.put_nowait(
+            (ev.MasterStarted(replay.epoch, cause, rebuilt.message, bool(rebuilt.anew), chosen), None)
+        )
         if self.setup.carried is not None and not self.state.carried:
             self._inbox.put_nowait((self.setup.carried, None))
         if known:
@@ -331,8 +333,10 @@ class MasterLoop:
         return self.why_lost or "PrimeMaster was lost"
 
     async def _reattach(self, state: JobState) -> None:
-        for number, (host, seen) in enumerate(live_hosts(state), 1):
-            self.executor.hosts.attach(host, seen.incarnation, seen.actor, node=seen.node, pid=seen.pid)
+        for number, (host, host_state) in enumerate(live_hosts(state), 1):
+            self.executor.hosts.attach(
+                host, host_state.incarnation, host_state.actor, node=host_state.node, pid=host_state.pid
+            )
             if number % ATTACHED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # heartbeats are answered between them
         for (role, node, slot), spare in ready_spares(state):
@@ -342,8 +346,8 @@ class MasterLoop:
 
     async def _release_leftovers(self) -> None:
         """Give back the reservations that earlier masters gave up, and did not live to release."""
-        held = await self.executor.reservations()
-        self.executor.execute(leftovers(self.state, held))
+        reservations = await self.executor.reservations()
+        self.executor.execute(leftovers(self.state, reservations))
 
     # -- one turn of the loop
 
@@ -367,9 +371,9 @@ class MasterLoop:
             if isinstance(event, ev.NodesSeen):
                 self._node_filter.record(self.state, event.nodes)
         self._writing = False
-        for _, heard in batch:
-            if heard is not None and not heard.done():
-                heard.set_result(None)
+        for _, acknowledgement in batch:
+            if acknowledgement is not None and not acknowledgement.done():
+                acknowledgement.set_result(None)
         # 4. Only now that the batch is durable: notes, log, actions, and the end of the job if the core ordered it.
         self._note(actions, now)
         for message, fields in entries(folded.decisions):
@@ -381,8 +385,8 @@ class MasterLoop:
         if self.state is not before:
             await self._show()
         if self.journal.stalled_s:
-            said = f"the volume of the journal was full for {self.journal.stalled_s:.1f} s: {self.journal.store.where}"
-            self._inbox.put_nowait((ev.NoteReported(reasons.JOURNAL_STALLED, said), None))
+            text = f"the volume of the journal was full for {self.journal.stalled_s:.1f} s: {self.journal.store.where}"
+            self._inbox.put_nowait((ev.NoteReported(reasons.JOURNAL_STALLED, text), None))
             self.journal.stalled_s = 0.0
         # 5. The cost of a snapshot grows with the ranks, that of a replay with the records: keep them in proportion.
         if self.journal.snapshot_due(max(SNAPSHOT_EVERY, len(self.state.ranks) // 2)):
@@ -394,7 +398,7 @@ class MasterLoop:
             return
         if before and (sizes_of(before), numbers_of(before)) == (sizes_of(self.state), numbers_of(self.state)):
             return
-        self.executor.tell_sizes(own.actor for _, own in live_hosts(self.state))
+        self.executor.tell_sizes(host_state.actor for _, host_state in live_hosts(self.state))
 
     async def _batch(self) -> list[tuple[ev.Event, asyncio.Future[None] | None]]:
         """Return the events that have come in, or a Tick when the core's next timer is due first."""
@@ -458,8 +462,8 @@ class MasterLoop:
         """Return the status of now, or the final one once the job is over."""
         if self.final is not None:
             return self.final
-        made, now = self._client_snapshot(snapshots.status), self._shown_at()
-        return {**made, "ranks": self.heartbeats.with_rank_fields(made["ranks"], now)}
+        snapshot, now = self._client_snapshot(snapshots.status), self._shown_at()
+        return {**snapshot, "ranks": self.heartbeats.with_rank_fields(snapshot["ranks"], now)}
 
     def brief(self) -> dict[str, Any]:
         """Return the status without ranks and units."""
@@ -474,38 +478,38 @@ class MasterLoop:
 
         A client that sees the end may shut down the Ray whose key-value store the last status goes to.
         """
-        made = snapshot(self._client_state(), self._shown_at(), self.progress)
-        return self._with_own(made, self.heartbeats.rate.shown(), self.version)
+        facts = snapshot(self._client_state(), self._shown_at(), self.progress)
+        return self._with_loop_facts(facts, self.heartbeats.rate.shown(), self.version)
 
-    def _with_own(self, made: dict[str, Any], rate: Mapping[str, Any], version: int) -> dict[str, Any]:
+    def _with_loop_facts(self, snapshot: dict[str, Any], rate: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log is."""
         declared = {"declared": list(names)} if (names := self.setup.spec.progress_metrics) else {}
-        progress = {**made["progress"], **rate, **declared}
-        own = {
+        progress = {**snapshot["progress"], **rate, **declared}
+        facts = {
             "progress": progress,
             "version": version,
             "masterNode": self._node,
             "attempt": self.setup.info.attempt,
         }
-        for row in made.get("ranks", ()):
+        for row in snapshot.get("ranks", ()):
             row["log"] = f"{self.setup.info.dir}/logs/{row['role']}-{row['rank']}.log"
         places = () if self._stall_watch is None else self._stall_watch.starting_ranks
         starting = {"starting": list(places)} if places else {}
-        used = self.samples.resource_use()
+        usage = {"resourceUse": list(used)} if (used := self.samples.resource_use()) else {}
         # A stall cannot be in the state: nothing is folded while it lasts.
         stall = {"reason": reasons.JOURNAL_STALLED, "message": self._stall_words()} if self.journal.stall else {}
-        return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {}), **starting, **stall}
+        return {**snapshot, **facts, **self._busy(snapshot), **usage, **starting, **stall}
 
-    def _busy(self, made: Mapping[str, Any]) -> dict[str, Any]:
+    def _busy(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ledger of a snapshot with the busy time of each role whose ranks tell it."""
         busy = self.samples.busy_times()
         if not busy:
             return {}
         roles = [
             {**row, **({"busy": without_stalls(busy[row["name"]], row["accounts"])} if row["name"] in busy else {})}
-            for row in made["ledger"]["roles"]
+            for row in snapshot["ledger"]["roles"]
         ]
-        return {"ledger": {**made["ledger"], "roles": roles}}
+        return {"ledger": {**snapshot["ledger"], "roles": roles}}
 
     def _client_state(self) -> JobState:
         # The core's phase is final before the last status is written; until then clients see Stopping.
@@ -596,12 +600,12 @@ class MasterLoop:
 
     async def _file_status(self) -> None:
         """Write the status file. A thread builds it (0.15 s at 10,000 ranks), so heartbeats are answered meanwhile."""
-        seen, shown_at, progress = self._client_state(), self._shown_at(), dict(self.progress)
+        state, shown_at, progress = self._client_state(), self._shown_at(), dict(self.progress)
         beside, version = self.heartbeats.rate.shown(), self.version
-        made = await asyncio.to_thread(snapshots.status, seen, shown_at, progress)
+        snapshot = await asyncio.to_thread(snapshots.status, state, shown_at, progress)
         # Looked at again: while the thread built this status the final one may have been written, which must stay.
         if self._end is None and not self.aborted:
-            await self.timeline.status(self._with_own(made, beside, version))
+            await self.timeline.status(self._with_loop_facts(snapshot, beside, version))
 
     def take_heartbeat(self, heartbeat: Heartbeat) -> BeaconReply:
         """Take a heartbeat with progress; return the epoch, and whether the sender is known, else it must end."""
@@ -610,8 +614,8 @@ class MasterLoop:
         for event in self.heartbeats.record(self.state, heartbeat, now):
             self._inbox.put_nowait((event, None))
         if self._feed is not None:
-            for rank, told in heartbeat.steps.items():
-                self._feed.put(heartbeat.role, rank, told, now)
+            for rank, progress in heartbeat.steps.items():
+                self._feed.put(heartbeat.role, rank, progress, now)
         if heartbeat.steps:
             self._progressed = True
             self._dirty.set()
@@ -637,8 +641,8 @@ class MasterLoop:
     def _feed_end(self, event: ev.Event, now: float) -> None:
         """Hand the last step of a rank's end to the sinks: it may have ended before the next heartbeat."""
         if self._feed is not None and isinstance(event, ev.RankEnded) and event.outcome.step is not None:
-            told = event.incarnation, event.outcome.step, dict(event.outcome.metrics)
-            self._feed.put(event.role, event.rank, told, now)
+            progress = event.incarnation, event.outcome.step, dict(event.outcome.metrics)
+            self._feed.put(event.role, event.rank, progress, now)
 
     # -- nodes
 
@@ -671,7 +675,7 @@ class MasterLoop:
         if self._feed is not None:
             await asyncio.to_thread(self._feed.close)
         shown = snapshots.status(self.state, self._shown_at(), self.progress)
-        status = {**self._with_own(shown, {}, self.version + 1), **override}
+        status = {**self._with_loop_facts(shown, {}, self.version + 1), **override}
         await self.samples.end()
         await self.timeline.flush()
         await self.timeline.status(status)
@@ -684,13 +688,13 @@ class MasterLoop:
     async def _abort(self, error: Exception) -> None:
         """End the job where the master cannot go on: its journal cannot be written or read, or a bug broke it."""
         # `aborted` first: from here on no status file may be written over the final one.
-        self.aborted, left = True, None
+        self.aborted, clear_error = True, None
         self.nodes.close()
         try:
             await self.executor.clear()
         except Exception as again:  # noqa: BLE001 - of one trouble or two, the job ends now
-            left = again
-        note, shown = cut_short(self.state.verdict, error, left)
+            clear_error = again
+        note, shown = cut_short(self.state.verdict, error, clear_error)
         self.timeline.add(note, self._now())
         await self._finish(shown)
 

@@ -31,7 +31,7 @@ NICENESS = 15
 """As that of Ray's workers. The process would inherit PrimeMaster's, which is above computation."""
 LOG = "metrics.log"
 
-Told = tuple[int, int, Mapping[str, float]]
+RankProgress = tuple[int, int, Mapping[str, float]]
 """A rank's progress, as in a heartbeat: incarnation, step, metrics."""
 Tell = Callable[[str], None]
 """Takes what went wrong with a sink; called from a thread."""
@@ -45,19 +45,19 @@ class DriverMetrics:
         self._rank: int | None = None
         self._last: tuple[int, int, dict[str, float]] | None = None
 
-    def chosen(self, role: str, rank: int, told: Told) -> dict[str, float]:
+    def chosen(self, role: str, rank: int, progress: RankProgress) -> dict[str, float]:
         """Return the metrics of a rank's progress that go to the sinks; empty: none of them."""
-        incarnation, step, metrics = told
-        found = {name: value for name, value in metrics.items() if name in self._names}
+        incarnation, step, metrics = progress
+        driver_metrics = {name: value for name, value in metrics.items() if name in self._names}
         # Ranks of one world report the same step with values of their own; rank 0 reports for all in most programs.
-        if role != self._role or not found or (self._rank is not None and rank > self._rank):
+        if role != self._role or not driver_metrics or (self._rank is not None and rank > self._rank):
             return {}
         # A heartbeat that was not acknowledged comes again, and so does the last step with the rank's end.
-        now = incarnation, step, found
+        now = incarnation, step, driver_metrics
         if rank == self._rank and now == self._last:
             return {}
         self._rank, self._last = rank, now
-        return found
+        return driver_metrics
 
 
 class MetricFeed:
@@ -71,10 +71,10 @@ class MetricFeed:
         self._thread = threading.Thread(target=self._main, name="dljob-metrics", daemon=True)
         self._thread.start()
 
-    def put(self, role: str, rank: int, told: Told, at: float) -> None:
+    def put(self, role: str, rank: int, progress: RankProgress, at: float) -> None:
         """Take a rank's progress, heard at `at` (unix seconds)."""
-        if chosen := self._driver.chosen(role, rank, told):
-            self._put(json.dumps([told[0], told[1], round(at, 3), chosen]))
+        if chosen := self._driver.chosen(role, rank, progress):
+            self._put(json.dumps([progress[0], progress[1], round(at, 3), chosen]))
 
     def _put(self, row: str) -> None:
         try:
@@ -137,5 +137,5 @@ class MetricFeed:
         with cast("IO[str]", process.stdout) as lines:
             for line in lines:
                 with suppress(ValueError):  # a report that was torn by the end of the process
-                    said = json.loads(line)
-                    self._tell(f"metric sink {said['sink']}: {said['said']}")
+                    report = json.loads(line)
+                    self._tell(f"metric sink {report['sink']}: {report['said']}")

@@ -159,10 +159,10 @@ class NodeWatch:
 
     def _keep(self, nodes: Iterable[str]) -> None:
         """Start a heartbeat task for each of these nodes, and cancel those of all other nodes."""
-        there = set(nodes)
-        for node in there - self._agents.keys():
+        watched_nodes = set(nodes)
+        for node in watched_nodes - self._agents.keys():
             self._agents[node] = self._owner.repeat("node heartbeat", partial(self._follow, node))
-        for node in self._agents.keys() - there:
+        for node in self._agents.keys() - watched_nodes:
             self._agents.pop(node).cancel()
             self._refs.pop(node, None)
             self._last_heartbeats.pop(node, None)
@@ -174,28 +174,28 @@ class NodeWatch:
             if node not in state.exclusions or not state.exclusions[node].silent
         }
         # An agent may hold back its answer for `pauses()[0]` without being silent.
-        found, why = frozen_nodes(silences, state.job.fault_tolerance.node, self.pauses()[0])
-        if why and why != self._why:
-            log.warning("%s", why)
-        self._why = why
+        frozen, doubt = frozen_nodes(silences, state.job.fault_tolerance.node, self.pauses()[0])
+        if doubt and doubt != self._why:
+            log.warning("%s", doubt)
+        self._why = doubt
         policy = state.job.fault_tolerance.node
         for node, seconds in silences.items():
-            if node not in found and seconds >= max(policy.freeze_seconds, 2 * self.pauses()[0]):
+            if node not in frozen and seconds >= max(policy.freeze_seconds, 2 * self.pauses()[0]):
                 reason = self._why_silent(node)
                 # Without a sign of the machine it may only be busy.
                 if reason or seconds >= policy.unreachable_seconds / 2:
                     await self._report_silence(f"node/{node}", seconds, reason)
             elif seconds < policy.freeze_seconds and not self._is_stopped(node):
                 await self._report_answer(f"node/{node}")
-        if found:
+        if frozen:
             # While a job runs the core rarely hears of free resources: have it place the units by fresh ones.
             with suppress(Exception):  # a fresh look only: the node list is asked for again within a second
                 async with asyncio.timeout(LOOK_S):
                     await self._offer(ev.NodesSeen(await self._backend.nodes()))
-            for node, seconds in found.items():
+            for node, seconds in frozen.items():
                 self._silent.discard(f"node/{node}")
                 await self._offer(ev.NodeFrozen(node, round(seconds, 3), self._why_silent(node)))
-            for node in found:
+            for node in frozen:
                 self._begin("end of a saver's agent", partial(self._kill_saver_agent, node))
 
     async def _report_ends(self) -> None:
@@ -210,20 +210,20 @@ class NodeWatch:
         if state.running_at is None:
             return
         if pause_s >= STOPPED_S:
-            why = "its process did not run: it was stopped, or the machine had no time for it"
-            await self._offer(ev.PartSilent(MASTER, round(pause_s, 3), why), ev.PartAnswers(MASTER))
+            reason = "its process did not run: it was stopped, or the machine had no time for it"
+            await self._offer(ev.PartSilent(MASTER, round(pause_s, 3), reason), ev.PartAnswers(MASTER))
         stopped = self._processes.stopped()
         for name in self._stopped_since.keys() - stopped.keys():
             del self._stopped_since[name]
             await self._report_answer(self._target(name))
-        for name, why in stopped.items():
+        for name, reason in stopped.items():
             since = self._stopped_since.setdefault(name, self._clock)
             if self._clock - since >= state.job.fault_tolerance.node.freeze_seconds:
                 target = self._target(name)
                 if target not in self._silent and target != HEAD:
                     # If Ray gives the node up, this is why.
-                    await self._offer(ev.CauseLearned(target, (Clue(Source.NODE.value, why),)))
-                await self._report_silence(target, self._clock - since, why)
+                    await self._offer(ev.CauseLearned(target, (Clue(Source.NODE.value, reason),)))
+                await self._report_silence(target, self._clock - since, reason)
 
     def _target(self, name: str) -> str:
         """Return the target of reports about a node of an embedded Ray, by its name."""
@@ -236,18 +236,18 @@ class NodeWatch:
         """Return what this machine tells of a silent node of an embedded Ray; empty: nothing."""
         return next((self._processes.why_silent(name) for name, id_ in self._node_ids.items() if id_ == node), "")
 
-    async def _report_silence(self, target: str, seconds: float, why: str) -> None:
+    async def _report_silence(self, target: str, seconds: float, reason: str) -> None:
         if target not in self._silent:
             self._silent.add(target)
-            await self._offer(ev.PartSilent(target, round(seconds, 3), why))
+            await self._offer(ev.PartSilent(target, round(seconds, 3), reason))
 
     async def _report_answer(self, target: str) -> None:
         if target in self._silent:
             self._silent.discard(target)
             await self._offer(ev.PartAnswers(target))
 
-    def _begin(self, kind: str, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        work = self._owner.repeat(kind, what, nobody_waits)
+    def _begin(self, kind: str, start_work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        work = self._owner.repeat(kind, start_work, nobody_waits)
         self._work.add(work)
         work.add_done_callback(self._work.discard)
 
@@ -262,11 +262,11 @@ class NodeWatch:
             if agent is not None:
                 await self._backend.kill(agent)
 
-    def record_answer(self, who: HostId | SpareId | None) -> None:
+    def record_answer(self, occupant: HostId | SpareId | None) -> None:
         """Count a host's own heartbeat for its node: an agent that is stopped alone does not freeze the node."""
-        own = self._state().hosts.get(who) if isinstance(who, HostId) else who
-        if own is not None and own.node in self._last_heartbeats:
-            self._last_heartbeats[own.node] = self._clock
+        host = self._state().hosts.get(occupant) if isinstance(occupant, HostId) else occupant
+        if host is not None and host.node in self._last_heartbeats:
+            self._last_heartbeats[host.node] = self._clock
 
     # -- what is asked of agents
 
@@ -278,8 +278,8 @@ class NodeWatch:
         state, again = self._state(), dict[tuple[str, str], dict[int, int]]()
         for action in actions:
             if isinstance(action, StartRanks):
-                own = again.setdefault((state.hosts[action.host].node, action.host.role), {})
-                own.update((start.rank, start.incarnation) for start in action.ranks if start.incarnation > 1)
+                incarnations = again.setdefault((state.hosts[action.host].node, action.host.role), {})
+                incarnations.update((start.rank, start.incarnation) for start in action.ranks if start.incarnation > 1)
         for (node, role), ranks in again.items():
             agent = self._refs.get(node)
             if ranks and agent is not None:
@@ -352,9 +352,9 @@ class NodeWatch:
             ask = AgentRequest(
                 self._epoch(), *self.pauses(), heartbeat.number, unknown, self.all_go or may_go(self._state(), node)
             )
-            own = self._state().exclusions.get(node)
+            exclusion = self._state().exclusions.get(node)
             # It was reported frozen, and answers: the core may count on it again once its lease has passed.
-            if own is not None and own.silent:
+            if exclusion is not None and exclusion.silent:
                 await self._offer(ev.NodeThawed(node))
                 self._begin(
                     "end of a saver's agent", partial(self._kill_saver_agent, node)
@@ -375,11 +375,13 @@ class NodeWatch:
 
 def may_go(state: JobState, node: str) -> str:
     """Return why the preStop of a leaving node need not wait for its ranks; empty: wait, or the node is not leaving."""
-    own = state.departures.get(node)
-    if own is None or not own.saved:
+    departure = state.departures.get(node)
+    if departure is None or not departure.saved:
         return ""
-    here = any(host.node == node and host.phase is not HostPhase.DOWN for host in state.hosts.values())
-    return (own.stays and f"no other node can have its ranks: {own.stays}") if here else "nothing of the job runs there"
+    has_hosts = any(host.node == node and host.phase is not HostPhase.DOWN for host in state.hosts.values())
+    if not has_hosts:
+        return "nothing of the job runs there"
+    return departure.stays and f"no other node can have its ranks: {departure.stays}"
 
 
 def nodes_to_watch(state: JobState, *, spread: bool) -> set[str]:

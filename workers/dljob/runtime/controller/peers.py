@@ -20,12 +20,12 @@ def peer(state: JobState, role: str, rank: int) -> Peer:
     """Return one rank as a Peer; one that the job does not have is reported as gone for good."""
     if (role, rank) not in state.ranks:
         roles = ", ".join(f"{name} ({facts.plan.replicas})" for name, facts in state.job.roles.items())
-        gone = f"there is no such rank; roles and their sizes: {roles}"
-        return Peer(role, rank, 0, "", ready=False, gone=gone, size=_size(state, role), numbers=_numbers(state, role))
-    seen = peer_view(state, role, rank)
-    there = _size(state, role), _numbers(state, role)
+        reason = f"there is no such rank; roles and their sizes: {roles}"
+        return Peer(role, rank, 0, "", ready=False, gone=reason, size=_size(state, role), numbers=_numbers(state, role))
+    view = peer_view(state, role, rank)
+    sizes = _size(state, role), _numbers(state, role)
     job_ends = state.verdict is not None
-    return Peer(role, rank, seen.incarnation, seen.actor, seen.ready, seen.gone, *there, job_ends=job_ends)
+    return Peer(role, rank, view.incarnation, view.actor, view.ready, view.gone, *sizes, job_ends=job_ends)
 
 
 def _numbers(state: JobState, role: str) -> tuple[int, ...]:
@@ -48,15 +48,15 @@ def role_table(state: JobState, role: str) -> RoleTable:
 def callees_of(state: JobState, role: str) -> list[tuple[int, int, bool, bool]]:
     """Return rank, incarnation, whether it gets calls, whether it is gone for good, of all ranks of a role."""
     # Plain values: ranks that are scripts ask for it through their hosts.
-    found = role_table(state, role).peers
+    peers = role_table(state, role).peers
     return [
         (
-            one.rank,
-            one.incarnation,
-            one.ready and bool(one.actor) and not no_requests_reason(state, (role, one.rank)),
-            bool(one.gone),
+            callee.rank,
+            callee.incarnation,
+            callee.ready and bool(callee.actor) and not no_requests_reason(state, (role, callee.rank)),
+            bool(callee.gone),
         )
-        for one in found
+        for callee in peers
     ]
 
 
@@ -79,9 +79,9 @@ class ParkedCalls:
         self, state: Callable[[], JobState], changed: asyncio.Condition, key: tuple[str, int], after: int
     ) -> Peer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
-        seen = peer(state(), *key)
-        if _is_reachable(after, seen):
-            return seen
+        callee = peer(state(), *key)
+        if _is_reachable(after, callee):
+            return callee
         answer: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
         self._park(key, partial(_is_reachable, after), answer, state, changed)
         return await answer
@@ -141,17 +141,17 @@ class ParkedCalls:
             self._looking = self._tasks.start("parked calls", self._search(state, changed), self._failed)
 
     async def _search(self, state: Callable[[], JobState], changed: asyncio.Condition) -> None:
-        seen = dict[tuple[str, int], object]()
+        last_states = dict[tuple[str, int], object]()
         verdict: object = None
         # The condition's lock is held except in `wait`, so no change is missed between a look and the wait.
         async with changed:
             while self._parked:
                 now = state()
                 for key in list(self._parked):
-                    own = now.ranks.get(key)
+                    rank_state = now.ranks.get(key)
                     # A rank's state is replaced when it changes, so identity tells. A verdict makes all ranks go.
-                    if own is None or own is not seen.get(key) or now.verdict is not verdict:
-                        seen[key] = own
+                    if rank_state is None or rank_state is not last_states.get(key) or now.verdict is not verdict:
+                        last_states[key] = rank_state
                         self._wake(key, peer(now, *key))
                 verdict = now.verdict
                 if self._parked:
@@ -172,9 +172,9 @@ class ParkedCalls:
 
     def _failed(self, error: Exception) -> None:
         parked, self._parked = self._parked, {}
-        for _, found in (one for many in parked.values() for one in many):
-            if not found.done():
-                found.set_exception(error)
+        for _, answer in (call for many in parked.values() for call in many):
+            if not answer.done():
+                answer.set_exception(error)
 
 
 def _is_reachable(after: int, callee: Peer) -> bool:

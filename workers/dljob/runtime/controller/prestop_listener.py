@@ -36,8 +36,8 @@ async def serve(shell: MasterLoop, uid: str) -> None:
         with suppress(OSError, ValueError, KeyError):
             # An abstract socket has no file permissions, so the kernel's word about the caller's user decides.
             if peer(writer.get_extra_info("socket"))[1] == os.getuid():
-                said = await save_node(shell, json.loads(await reader.readline()))
-                writer.write(json.dumps({"said": said}).encode())
+                outcome = await save_node(shell, json.loads(await reader.readline()))
+                writer.write(json.dumps({"said": outcome}).encode())
                 await writer.drain()
         writer.close()
 
@@ -56,18 +56,18 @@ async def save_node(shell: MasterLoop, asked: Mapping[str, Any]) -> str:
         What was done or could not be, in words; empty where there was nothing to do.
     """
     await until(shell.changed, lambda: shell.recovered or shell.final is not None, READY_S)
-    here = shell.backend.here()
-    head = any(node.id == here and node.head for node in shell.state.nodes)
+    own_node = shell.backend.here()
+    head = any(node.id == own_node and node.head for node in shell.state.nodes)
     if not shell.recovered or shell.final is not None or not head:
         return ""
     if shell.aborted or shell.state.verdict is not None:  # the job's end has all savers save
         ended = await until(shell.changed, lambda: shell.final is not None, asked["timeout_s"])
         return "the job has ended" if ended else "the job is ending, and not all is on disk yet"
-    await shell.offer(ev.CauseLearned(f"node/{here}", (Clue(Source.NOTICE.value, str(asked["leave"])),)))
+    await shell.offer(ev.CauseLearned(f"node/{own_node}", (Clue(Source.NOTICE.value, str(asked["leave"])),)))
     if shell.setup.spec.gcs_fault_tolerance is not None:
         await asyncio.sleep(TOGETHER_S)
-        alone = await until(shell.changed, lambda: not set(shell.state.departures) - {here}, asked["timeout_s"])
-        return "" if alone else "nodes that go as well have not gone yet"
+        is_alone = await until(shell.changed, lambda: not set(shell.state.departures) - {own_node}, asked["timeout_s"])
+        return "" if is_alone else "nodes that go as well have not gone yet"
     # The other nodes' own preStop commands must not wait for their ranks to move: there is nowhere to move to.
     shell.nodes.all_go = "the head goes, and all nodes with it"
     failed = await shell.executor.last_copies(float(asked["timeout_s"]))

@@ -90,11 +90,11 @@ class MasterServer:
             # The creator's `hello` raises it. The process stays: an end would only have Ray restart it, to fail again.
             self._started_loop.set_exception(error)
             return
-        made: MasterLoop | None = None
+        new_shell: MasterLoop | None = None
         try:
             await refuse_ended(backend.kv, self._order.uid)
             setup = await _setup(self._order, backend)
-            made = shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
+            new_shell = shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
             if Capability.PROCESSES in backend.capabilities:
                 _Guard(shell)  # before the claim: a standby beside a dead raylet must not become the one that commands
             pair = self._pair = _pair(self._order, shell)
@@ -120,7 +120,7 @@ class MasterServer:
                 # The job's keys go all the same, or it would count as running for ever.
                 await forget(backend.kv, self._order.uid)
             else:
-                await self._failed(backend, made, error)
+                await self._failed(backend, new_shell, error)
         self._control.close()
         await self._leave(backend)
 
@@ -132,8 +132,8 @@ class MasterServer:
         order, failures = self._order, StartFailures(backend, self._order)
         pause = await failures.add(MOST_FAILURES if shell is None else shell.setup.spec.master.max_restarts)
         if pause is not None:
-            said = "PrimeMaster %d of job %s cannot begin; the job has the other one, and Ray starts this one again"
-            log.error(said, order.number, order.uid, exc_info=error)
+            text = "PrimeMaster %d of job %s cannot begin; the job has the other one, and Ray starts this one again"
+            log.error(text, order.number, order.uid, exc_info=error)
             await asyncio.sleep(pause)
             self._broken(error)
         log.error("PrimeMaster of job %s cannot go on", order.uid, exc_info=error)
@@ -244,16 +244,16 @@ class MasterServer:
         """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
         return hang_sentence((await self._ready()).state, (role, rank), incarnation)
 
-    async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
-        """Return role -> its ranks that get requests, once that is not `seen`, or after `LONGEST_S`."""
+    async def endpoints(self, known: dict[str, Any] | None) -> dict[str, Any]:
+        """Return role -> its ranks that get requests, once that is not `known`, or after `LONGEST_S`."""
         shell = await self._ready()
-        await until(shell.changed, lambda: endpoints_of(shell.state) != seen, LONGEST_S)
+        await until(shell.changed, lambda: endpoints_of(shell.state) != known, LONGEST_S)
         return endpoints_of(shell.state)
 
-    async def tf_cluster(self, seen: dict[str, Any] | None) -> dict[str, Any]:
-        """Return task -> addresses of TensorFlow's tasks, empty until all are known, once that is not `seen`."""
+    async def tf_cluster(self, known: dict[str, Any] | None) -> dict[str, Any]:
+        """Return task -> addresses of TensorFlow's tasks, empty until all are known, once that is not `known`."""
         shell = await self._ready()
-        await until(shell.changed, lambda: cluster_addresses(shell.state) != seen, LONGEST_S)
+        await until(shell.changed, lambda: cluster_addresses(shell.state) != known, LONGEST_S)
         return cluster_addresses(shell.state)
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
@@ -264,13 +264,13 @@ class MasterServer:
         """Begin a consistent cut; return its number, or why there can be none now."""
         return await (await self._ready()).cuts.ask(by)
 
-    async def suspect(self, role: str, rank: int, incarnation: int, why: str, by: str) -> None:
+    async def suspect(self, role: str, rank: int, incarnation: int, reason: str, by: str) -> None:
         """Take a detector's word that a rank computes wrong results; it is journaled when this returns."""
         shell = await self._ready()
-        own = shell.state.ranks.get((role, rank))
-        if own is not None:
-            found = incarnation or own.incarnation
-            await shell.offer(ev.HangFound(role, rank, found, Reason.SILENT_CORRUPTION.value, why, by=by))
+        rank_state = shell.state.ranks.get((role, rank))
+        if rank_state is not None:
+            incarnation = incarnation or rank_state.incarnation
+            await shell.offer(ev.HangFound(role, rank, incarnation, Reason.SILENT_CORRUPTION.value, reason, by=by))
 
     async def late_callee(self, callee: tuple[str, int, int], reason: str, line: str, by: str) -> bool:
         """Restart a rank that ran a call past its deadline, as one that hangs; whether that incarnation ends."""
@@ -285,9 +285,9 @@ class MasterServer:
         """Return which save of a world belongs to a cut."""
         return (await self._ready()).cuts.order_of(number, world, order)
 
-    async def cut_taken(self, told: dict[str, Any]) -> None:
+    async def cut_taken(self, report: dict[str, Any]) -> None:
         """Take a rank's report that it has saved its state for a cut, or cannot."""
-        await (await self._ready()).cuts.take(told)
+        await (await self._ready()).cuts.take(report)
 
     async def queue_opened(self, name: str, token: str = "") -> dict[str, Any]:
         """Record a queue of the job; return the cut that it is to go back to."""
@@ -331,8 +331,8 @@ class MasterServer:
     async def placement(self) -> dict[str, Any]:
         """Return the units and ranks of each node, and the process of this PrimeMaster."""
         async with self._client() as shell:
-            mine = {"node": shell.backend.here(), "pid": os.getpid()}
-            return {**placement(shell.state), "version": shell.version, "master": mine}
+            master_process = {"node": shell.backend.here(), "pid": os.getpid()}
+            return {**placement(shell.state), "version": shell.version, "master": master_process}
 
     async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the notes numbered above `after_seq`, as soon as there are some or the timeout (s) passes."""
@@ -351,8 +351,8 @@ class MasterServer:
                 if kind == "stop":
                     shell.stop_without_journal()
                 # A scale command has role and size in one string (`rollout=8`): the call has one field for the target.
-                whom, _, count = target.partition("=") if kind == "scale" else (target, "", "")
-                await shell.offer(ev.Commanded(id, kind, whom, by, int(count) if count.isdecimal() else 0))
+                name, _, count = target.partition("=") if kind == "scale" else (target, "", "")
+                await shell.offer(ev.Commanded(id, kind, name, by, int(count) if count.isdecimal() else 0))
 
     async def learned(self, target: str, incarnation: int, clue: Clue) -> None:
         """Take evidence about a rank's end from outside; it is journaled when this returns."""
@@ -375,20 +375,24 @@ class MasterServer:
         """Return the pids of the master, of each rank that has a process, and of the keepers of queues."""
         async with self._client() as shell:
             ranks = shell.state.ranks.items()
-            live = {f"{role}/{rank}": own.pid for (role, rank), own in ranks if own.phase.live and own.pid}
+            live = {
+                f"{role}/{rank}": rank_state.pid
+                for (role, rank), rank_state in ranks
+                if rank_state.phase.live and rank_state.pid
+            }
             return {"master": os.getpid(), **live, **await _keepers(shell.backend, f"{self._order.uid[:8]}/")}
 
 
 async def _keepers(backend: Backend, prefix: str) -> dict[str, int]:
     """Return the pids of the keepers of queues, as `queue/NAME` -> pid."""
-    found: dict[str, int] = {}
+    pids: dict[str, int] = {}
     for name in await backend.actors(f"{prefix}queue/"):
         # One that ended meanwhile has no pid any more; one that is stopped must not stop the answer.
         with suppress(ActorLostError, TimeoutError):
             ref = await backend.lookup(name)
             if ref is not None:
-                found[name.removeprefix(prefix)] = await asyncio.wait_for(backend.call(ref, "pid"), KEEPER_S)
-    return found
+                pids[name.removeprefix(prefix)] = await asyncio.wait_for(backend.call(ref, "pid"), KEEPER_S)
+    return pids
 
 
 async def _newer(shell: MasterLoop, version: int, timeout_s: float) -> None:
@@ -413,7 +417,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
     # Once, here: ranks, savers and the core must reckon with the same lease.
     spec = leased(manifest.spec)
     extensions.check(spec, order.code_dir)
-    made = plan(manifest)
+    job_plan = plan(manifest)
     info = JobInfo(
         uid=order.uid,
         name=manifest.metadata.name,
@@ -424,17 +428,17 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         lease_s=spec.fault_tolerance.lease,
         beacon_s=HEARTBEAT_S,
         code_dir=order.code_dir,
-        roles=tuple((name, role.replicas) for name, role in made.roles.items()),
+        roles=tuple((name, role.replicas) for name, role in job_plan.roles.items()),
         attempt=order.attempt,
         boot=await _boot(order, backend),
-        servers=tuple(name for name, role in made.roles.items() if role.ports),
+        servers=tuple(name for name, role in job_plan.roles.items() if role.ports),
         **_saving(spec),
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
     # On another node than the launcher's the job's folder is out of the launcher's reach: keep the end in the KV store.
     roams = order.roams or order.launcher != backend.here()
-    told = chosen(manifest.metadata.annotations)
-    return Setup(info, spec, made, order.own_nodes, handed, roams, code_version(), told)
+    chosen_resources = chosen(manifest.metadata.annotations)
+    return Setup(info, spec, job_plan, order.own_nodes, handed, roams, code_version(), chosen_resources)
 
 
 def leased(spec: DLJobSpec) -> DLJobSpec:
@@ -454,13 +458,13 @@ async def _boot(order: MasterOrder, backend: Backend) -> str:
 
 def _saving(spec: DLJobSpec) -> dict[str, Any]:
     """Return the settings of `spec.checkpoint` that ranks and savers need, as fields of JobInfo."""
-    said = spec.checkpoint
-    if said is None:
+    settings = spec.checkpoint
+    if settings is None:
         return {}
     return {
-        "save_on_exit": said.save_on_exit,
-        "peer_copy": said.peer_copy,
-        "save_grace_s": said.grace_period_seconds,
+        "save_on_exit": settings.save_on_exit,
+        "peer_copy": settings.peer_copy,
+        "save_grace_s": settings.grace_period_seconds,
     }
 
 
@@ -517,7 +521,7 @@ class _Guard:
                 _end(0, f"epoch {journal.epoch} is over: a later master has claimed the job")
 
 
-def _end(code: int, why: str) -> NoReturn:
+def _end(code: int, reason: str) -> NoReturn:
     with suppress(OSError):
-        os.write(2, f"[dljob] PrimeMaster, pid {os.getpid()}, ends: {why}\n".encode())
+        os.write(2, f"[dljob] PrimeMaster, pid {os.getpid()}, ends: {reason}\n".encode())
     os._exit(code)

@@ -60,13 +60,13 @@ class PrimeMaster:
         """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
         return await self._own.hang_of(role, rank, incarnation)
 
-    async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
-        """Return role -> its ranks that get requests, once that is not `seen`, or after a while."""
-        return await self._own.endpoints(seen)
+    async def endpoints(self, known: dict[str, Any] | None) -> dict[str, Any]:
+        """Return role -> its ranks that get requests, once that is not `known`, or after a while."""
+        return await self._own.endpoints(known)
 
-    async def tf_cluster(self, seen: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the addresses of TensorFlow's tasks, once they are not `seen`, or after a while."""
-        return await self._own.tf_cluster(seen)
+    async def tf_cluster(self, known: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the addresses of TensorFlow's tasks, once they are not `known`, or after a while."""
+        return await self._own.tf_cluster(known)
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints."""
@@ -76,9 +76,9 @@ class PrimeMaster:
         """Begin a consistent cut; return its number, or why there can be none now."""
         return await self._own.cut(by)
 
-    async def suspect(self, role: str, rank: int, incarnation: int, why: str, by: str) -> None:
+    async def suspect(self, role: str, rank: int, incarnation: int, reason: str, by: str) -> None:
         """Take a detector's word that a rank computes wrong results."""
-        await self._own.suspect(role, rank, incarnation, why, by)
+        await self._own.suspect(role, rank, incarnation, reason, by)
 
     async def late_callee(self, callee: tuple[str, int, int], reason: str, line: str, by: str) -> bool:
         """Restart a rank that ran a call past its deadline; whether that incarnation ends."""
@@ -88,9 +88,9 @@ class PrimeMaster:
         """Return which save of a world belongs to a cut."""
         return await self._own.cut_at(number, world, order)
 
-    async def cut_taken(self, told: dict[str, Any]) -> None:
+    async def cut_taken(self, report: dict[str, Any]) -> None:
         """Take a rank's report that it has saved its state for a cut, or cannot."""
-        await self._own.cut_taken(told)
+        await self._own.cut_taken(report)
 
     async def queue_opened(self, name: str, token: str = "") -> dict[str, Any]:
         """Record a queue of the job; return the cut that it is to go back to."""

@@ -36,7 +36,7 @@ class Rebuilt:
 
     state: JobState
     last: float
-    said: str = ""
+    message: str = ""
     """Message about a journal of another version; empty for one of this version."""
     anew: str = ""
     """Why all ranks have to start again; empty where the state goes on."""
@@ -77,10 +77,10 @@ class Rebuilding:
             self._begin_anew()
             ahead, done = _Replayed(self._setup, self._timeline, self.evidence), ()
         self._ahead = None  # an error in the middle leaves half a state
-        found = ahead.read(replay.records[len(done) :])
+        rebuilt = ahead.read(replay.records[len(done) :])
         ahead.folded = replay.records
         self._ahead = ahead
-        return found
+        return rebuilt
 
     def _begin_anew(self) -> None:
         self._ahead, self.evidence = None, HeartbeatLog()
@@ -150,9 +150,9 @@ class _Replayed(_Reading):
         return state
 
     def _check(self, record: Record) -> None:
-        made, own = record["plan"], self.setup.plan.digest
-        if made != own:
-            raise JournalError(f"the journal is of plan {made}, the job's plan is {own}", offset=0)
+        journal_digest, plan_digest = record["plan"], self.setup.plan.digest
+        if journal_digest != plan_digest:
+            raise JournalError(f"the journal is of plan {journal_digest}, the job's plan is {plan_digest}", offset=0)
 
 
 @dataclass
@@ -201,22 +201,22 @@ class _Foreign(_Reading):
             case _:
                 pass
 
-    def _rebuilt(self, found: str) -> Rebuilt:
+    def _rebuilt(self, version_words: str) -> Rebuilt:
         # The unfolded events are part of the state taken over: `begin_anew` must know of the starts and ends in them.
         fresh = self.setup.initial(self._begun or self.last)
         data = encode_state(fresh) if self._written is None else self._written.data()
         tail = [record["e"] for record in self._events]
         # A change that could not be laid leaves a state that never was: it is not gone on with.
         if self._trouble:
-            taken = fresh_state({**data, TAIL: tail}, fresh, self._trouble, self.last)
+            migrated = fresh_state({**data, TAIL: tail}, fresh, self._trouble, self.last)
         else:
-            taken = take({**data, TAIL: tail}, fresh, self._plan, self.last)
-            taken = taken if taken.anew else self._folded(taken, fresh)
-        return Rebuilt(taken.state, self.last, _takeover_message(found, taken), taken.anew)
+            migrated = take({**data, TAIL: tail}, fresh, self._plan, self.last)
+            migrated = migrated if migrated.anew else self._fold_tail(migrated, fresh)
+        return Rebuilt(migrated.state, self.last, _takeover_message(version_words, migrated), migrated.anew)
 
-    def _folded(self, taken: MigratedState, fresh: JobState) -> MigratedState:
+    def _fold_tail(self, migrated: MigratedState, fresh: JobState) -> MigratedState:
         """Fold the last events. One that cannot be read is left out: its sender had no answer, and sends it again."""
-        state, left_out = taken.state, list(taken.left_out)
+        state, left_out = migrated.state, list(migrated.left_out)
         for record in self._events:
             try:
                 event = read_event(record["e"])
@@ -234,9 +234,11 @@ class _Foreign(_Reading):
         return MigratedState(state, tuple(left_out))
 
 
-def _takeover_message(found: str, taken: MigratedState) -> str:
+def _takeover_message(version_words: str, migrated: MigratedState) -> str:
     """Return the message about a journal of another version: what was taken over, and what was left out."""
-    left = f"; left out, as this version cannot read it: {', '.join(taken.left_out)}" if taken.left_out else ""
-    if taken.anew:
-        return f"{found}, and {taken.anew}: all ranks start again from their last checkpoints{left}"
-    return f"{found}: its state goes on as it was written{left}"
+    omissions = (
+        f"; left out, as this version cannot read it: {', '.join(migrated.left_out)}" if migrated.left_out else ""
+    )
+    if migrated.anew:
+        return f"{version_words}, and {migrated.anew}: all ranks start again from their last checkpoints{omissions}"
+    return f"{version_words}: its state goes on as it was written{omissions}"

@@ -63,6 +63,6 @@ class Relaunching:
         return ""
 
     def _relaunch(self, bad: BadNode) -> None:
-        own = self._own or extensions.load(extensions.RELAUNCHERS, self._name, "the relauncher")()
-        self._own = own
-        own.relaunch(bad)
+        relauncher = self._own or extensions.load(extensions.RELAUNCHERS, self._name, "the relauncher")()
+        self._own = relauncher
+        relauncher.relaunch(bad)

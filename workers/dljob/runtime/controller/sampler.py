@@ -106,7 +106,7 @@ class Sampler:
         """Ask the queues that ranks use for their fill, until the task is cancelled."""
         while True:
             await asyncio.sleep(QUEUES_S)
-            names = {store.removeprefix(_QUEUE) for _, told in self._view().usage.values() for store in stores(told)}
+            names = {store.removeprefix(_QUEUE) for _, usage in self._view().usage.values() for store in stores(usage)}
             await asyncio.gather(*(self._ask(name) for name in sorted(names)[:QUEUES]))
 
     async def _ask(self, name: str) -> None:
@@ -179,36 +179,36 @@ class RowMaker:
 
     def columns(self, view: SampledMaster) -> Columns:
         """Return the columns of a sample."""
-        state, found = view.state, dict[str, Any]()
+        state, columns = view.state, dict[str, Any]()
         if state.ledger is not self._ledger:
             self._ledger, self._accounts = state.ledger, accounts(state)
-        found |= self._accounts
+        columns |= self._accounts
         for role, facts in state.job.roles.items():
-            told = [view.progress.get((role, rank)) for rank in range(facts.plan.end)]
-            if any(told):
-                found[f"steps/{role}"] = [None if own is None else own[0] for own in told]
+            reports = [view.progress.get((role, rank)) for rank in range(facts.plan.end)]
+            if any(reports):
+                columns[f"steps/{role}"] = [None if report is None else report[0] for report in reports]
             if role == state.job.drivers[0]:
-                metrics = next((own[1] for own in told if own is not None), {})
-                found |= {f"progress/{name}": _finite(value) for name, value in list(metrics.items())[:METRICS]}
+                metrics = next((report[1] for report in reports if report is not None), {})
+                columns |= {f"progress/{name}": _finite(value) for name, value in list(metrics.items())[:METRICS]}
         self.usage.take(view)
-        found = {**found, **self.usage.columns(state), **self.queues}
-        return {**found, **self._not_heard_yet(view, found)} if self._before else found
+        columns = {**columns, **self.usage.columns(state), **self.queues}
+        return {**columns, **self._not_heard_yet(view, columns)} if self._before else columns
 
-    def _not_heard_yet(self, view: SampledMaster, found: Columns) -> Columns:
+    def _not_heard_yet(self, view: SampledMaster, known: Columns) -> Columns:
         """Return the columns of the last master that this one cannot tell yet."""
-        made = {name: value for name, value in self._before.items() if name not in found}
+        columns = {name: value for name, value in self._before.items() if name not in known}
         for role, facts in view.state.job.roles.items():
             ranks = range(facts.plan.end)
-            told = [view.progress.get((role, rank)) for rank in ranks]
-            silent = [own is self._recalled.get((role, rank)) for rank, own in zip(ranks, told, strict=True)]
+            reports = [view.progress.get((role, rank)) for rank in ranks]
+            silent = [report is self._recalled.get((role, rank)) for rank, report in zip(ranks, reports, strict=True)]
             if olds := self._before.get(f"steps/{role}"):
-                olds = [*olds, *[None] * len(told)]
-                news = [None if own is None else own[0] for own in told]
+                olds = [*olds, *[None] * len(reports)]
+                news = [None if report is None else report[0] for report in reports]
                 steps = zip(silent, olds, news, strict=False)
-                made[f"steps/{role}"] = [_further(old, new) if quiet else new for quiet, old, new in steps]
+                columns[f"steps/{role}"] = [_further(old, new) if quiet else new for quiet, old, new in steps]
             if role == view.state.job.drivers[0] and all(silent):
-                made |= {name: value for name, value in self._before.items() if name.startswith("progress/")}
-        return made
+                columns |= {name: value for name, value in self._before.items() if name.startswith("progress/")}
+        return columns
 
 
 class UsageTotals:
@@ -227,10 +227,10 @@ class UsageTotals:
     def take(self, view: SampledMaster) -> None:
         """Add what changed since the last view."""
         present = {host.actor for host in view.state.hosts.values()} if view.usage else set[str]()
-        for actor, (role, told) in view.usage.items():
+        for actor, (role, usage) in view.usage.items():
             last = self.taken.get(actor, {})
             # A process that is gone waits for nobody any more.
-            now = told if actor in present else {**told, "calls": _ended(told)}
+            now = usage if actor in present else {**usage, "calls": _ended(usage)}
             if now is last or now == last:
                 continue
             self.taken[actor] = now
@@ -240,13 +240,13 @@ class UsageTotals:
             for name, rank, value in now.get("noted", ()):
                 self._note(role, rank, name, value)
         if len(self.taken) > 2 * len(view.usage) + METRICS:
-            self.taken = {actor: told for actor, told in self.taken.items() if actor in view.usage}
+            self.taken = {actor: usage for actor, usage in self.taken.items() if actor in view.usage}
 
     def _add_calls(self, role: str, before: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
         for name, row in now.items():
             total = self._calls.setdefault(f"{role}>{name}", [0] * len(row))
             old = before.get(name, [0] * len(row))
-            self._calls[f"{role}>{name}"] = [have + new - was for have, new, was in zip(total, row, old, strict=True)]
+            self._calls[f"{role}>{name}"] = [have + new - last for have, new, last in zip(total, row, old, strict=True)]
 
     def _note(self, role: str, rank: int, name: str, value: int) -> None:
         if name.startswith(PUBLISHED):
@@ -258,38 +258,39 @@ class UsageTotals:
 
     def columns(self, state: JobState) -> Columns:
         """Return the columns of what is known."""
-        found: dict[str, Any] = {f"calls/{name}": row for name, row in self._calls.items()}
-        found |= {f"published/{name}": version for name, version in self._published.items()}
+        columns: dict[str, Any] = {f"calls/{name}": row for name, row in self._calls.items()}
+        columns |= {f"published/{name}": version for name, version in self._published.items()}
         for kind, values in self._ranks.items():
-            what, _, channel = kind.partition("/")
+            metric, _, channel = kind.partition("/")
             for role in dict.fromkeys(role for role, _ in values):
                 ranks = range(state.job.roles[role].plan.end)
-                found[f"{what}/{role}" + (channel and f"/{channel}")] = [values.get((role, rank)) for rank in ranks]
-        return found
+                columns[f"{metric}/{role}" + (channel and f"/{channel}")] = [values.get((role, rank)) for rank in ranks]
+        return columns
 
 
 def _further(old: int | None, new: int | None) -> int | None:
     return new if old is None else old if new is None else max(old, new)
 
 
-def _ended(told: Mapping[str, Any]) -> dict[str, list[int]]:
-    calls: dict[str, list[int]] = told.get("calls", {})
+def _ended(usage: Mapping[str, Any]) -> dict[str, list[int]]:
+    calls: dict[str, list[int]] = usage.get("calls", {})
     return {name: [sent, 0, again, lost, 0, took] for name, (sent, _, again, lost, _, took) in calls.items()}
 
 
-def stores(told: Mapping[str, Any]) -> list[str]:
+def stores(usage: Mapping[str, Any]) -> list[str]:
     """Return the addresses of the queues in a usage."""
-    return [address for address in told.get("stores", ()) if address.startswith(_QUEUE)]
+    return [address for address in usage.get("stores", ()) if address.startswith(_QUEUE)]
 
 
 def accounts(state: JobState) -> dict[str, str]:
     """Return the `accounts` columns: for each role a letter a rank."""
     clocks = state.ledger.clocks
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for role, facts in state.job.roles.items():
-        clock = (clocks.get((role, rank)) for rank in range(facts.plan.end))
-        found[f"accounts/{role}"] = "".join(ABSENT if own is None else ACCOUNTS[own[0].value] for own in clock)
-    return found
+        role_clocks = (clocks.get((role, rank)) for rank in range(facts.plan.end))
+        letters = (ABSENT if clock is None else ACCOUNTS[clock[0].value] for clock in role_clocks)
+        columns[f"accounts/{role}"] = "".join(letters)
+    return columns
 
 
 def _finite(value: float) -> float | None:
@@ -323,8 +324,8 @@ class Autoscaler:
 
     def look(self, view: SampledMaster) -> list[LoadSeen]:
         """Read the loads; return what they ask for."""
-        found: list[LoadSeen] = []
-        for role, own in view.state.sizes.items() if view.state.phase is Phase.RUNNING else ():
+        changes: list[LoadSeen] = []
+        for role, sizing in view.state.sizes.items() if view.state.phase is Phase.RUNNING else ():
             plan = view.state.job.roles[role].plan
             if plan.autoscale is None or (load := self._load(view, role, plan.autoscale)) is None:
                 continue
@@ -333,11 +334,11 @@ class Autoscaler:
             # One reading of before the cooldown stays: it tells that all of it is known.
             while len(readings) > 1 and readings[1].at <= view.at - plan.autoscale.cooldown_s:
                 readings.popleft()
-            decision = decide_size(plan, own, readings, view.at)
+            decision = decide_size(plan, sizing, readings, view.at)
             if decision.count:
                 log.info("%s is to have %d ranks: %s", role, decision.count, decision.reason)
-                found.append(LoadSeen(role, decision.count, decision.reason))
-        return found
+                changes.append(LoadSeen(role, decision.count, decision.reason))
+        return changes
 
     def _load(self, view: SampledMaster, role: str, policy: AutoscalePlan) -> float | None:
         """Return the load of a role; None while it is not known."""
@@ -354,5 +355,5 @@ class Autoscaler:
 def _metric(view: SampledMaster, name: str) -> float | None:
     """Return a metric of the first driver role, from its lowest rank that reports it."""
     driver = view.state.job.drivers[0]
-    told = sorted((rank, metrics) for (role, rank), (_, metrics) in view.progress.items() if role == driver)
-    return next((float(metrics[name]) for _, metrics in told if name in metrics), None)
+    reports = sorted((rank, metrics) for (role, rank), (_, metrics) in view.progress.items() if role == driver)
+    return next((float(metrics[name]) for _, metrics in reports if name in metrics), None)

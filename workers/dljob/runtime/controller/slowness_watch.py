@@ -200,7 +200,7 @@ class SlownessWatch:
             state, {role: max(steps.now_s for steps in slower.values()) for role, slower in to_look_at.items()}, now
         )
         for role in self._looks:
-            for reason, rank, slow in self._seen(state, role, unexplained[role]):
+            for reason, rank, slow in self._slow_ranks(state, role, unexplained[role]):
                 slow_ranks[reason, role][rank] = slow
         return [slowness.problem_of(reason, role, ranks) for (reason, role), ranks in slow_ranks.items()]
 
@@ -228,7 +228,9 @@ class SlownessWatch:
 
     # -- looks at the processes of roles that are slower without a known cause
 
-    def _seen(self, state: JobState, role: str, slower: Mapping[int, SlowSteps]) -> Iterator[tuple[str, int, SlowRank]]:
+    def _slow_ranks(
+        self, state: JobState, role: str, slower: Mapping[int, SlowSteps]
+    ) -> Iterator[tuple[str, int, SlowRank]]:
         """Yield (reason, rank, cause) of a role's slower ranks by what they were seen at."""
         if state.job.roles[role].is_torch_world and slower and (last := slowness.last_of_group(self._looks[role])):
             rank, slow = last

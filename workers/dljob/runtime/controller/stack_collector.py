@@ -66,14 +66,14 @@ class RankSampler:
         return {key: SamplePair(first[key].sample, look.sample, between) for key, look in second.items()}, second
 
     async def write_stacks(
-        self, folder: Path, incarnation: int, why: str, keys: Sequence[Key], most: int
+        self, folder: Path, incarnation: int, title: str, keys: Sequence[Key], most: int
     ) -> tuple[str, Mapping[Key, ProcessStack]]:
         """Write the stacks of ranks, in their order, into the folder of a job.
 
         Args:
             folder: The job's folder.
             incarnation: Of the first rank's process. The file has that rank's name.
-            why: The first line of the file.
+            title: The first line of the file.
             keys: The ranks, as (role, rank).
             most: How many of them are shown.
 
@@ -81,7 +81,10 @@ class RankSampler:
             The path of the file, empty where it cannot be written; and the samples.
         """
         samples = await self.sample(keys[:most], stacks=True)
-        parts = [f"{why}\n", *(f"\n== {role}/{rank}\n{text(samples.get((role, rank)))}" for role, rank in keys[:most])]
+        parts = [
+            f"{title}\n",
+            *(f"\n== {role}/{rank}\n{text(samples.get((role, rank)))}" for role, rank in keys[:most]),
+        ]
         parts += [f"\n{len(keys) - most} more ranks are not shown\n"] if len(keys) > most else []
         return await write_stack_file(folder, keys[0], incarnation, "".join(parts)), samples
 
@@ -157,12 +160,12 @@ def _no_stack(rank: RankState) -> str:
     return f"no stack: it is {rank.phase.value}\n"
 
 
-def text(seen: ProcessStack | None) -> str:
+def text(process_stack: ProcessStack | None) -> str:
     """Return a sample as text for people."""
-    if seen is None:
+    if process_stack is None:
         return "no stack: the agent of its node does not answer, or is not there yet\n"
-    stopped = f"{seen.sample.stopped}\n" if seen.sample.stopped else ""
-    return f"{stopped}{seen.stack.rstrip()}\n"
+    stopped = f"{process_stack.sample.stopped}\n" if process_stack.sample.stopped else ""
+    return f"{stopped}{process_stack.stack.rstrip()}\n"
 
 
 class PeerWatch:

@@ -140,13 +140,13 @@ class StallWatch:
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)
         self.starting_ranks = graph.starting_ranks()
-        seen: dict[WaitId, tuple[float, float]] = {}
+        known_waits: dict[WaitId, tuple[float, float]] = {}
         for wait, began in graph.waits():
             before = self._seen.get(wait)
-            seen[wait] = before if before is not None and abs(before[0] - began) < SAME_S else (began, now)
-        self._seen = seen
+            known_waits[wait] = before if before is not None and abs(before[0] - began) < SAME_S else (began, now)
+        self._seen = known_waits
         self._ask_why_silent(state, graph.silent_ranks(SILENCE_S), now)
-        return graph.findings(state.job.fault_tolerance.hang, {wait: at for wait, (_, at) in seen.items()})
+        return graph.findings(state.job.fault_tolerance.hang, {wait: at for wait, (_, at) in known_waits.items()})
 
     def _reports(self) -> Mapping[RankKey, RankWaits]:
         for key, row in self._heartbeats.activities.items():
@@ -164,7 +164,7 @@ class StallWatch:
         facts: dict[RankKey, RankFacts] = {}
         for key, rank in state.ranks.items():
             role, number = key
-            heard_at = self._heartbeats.heard(state.hosts[state.job.roles[role].host_of(number)].actor)
+            heard_at = self._heartbeats.heard_at(state.hosts[state.job.roles[role].host_of(number)].actor)
             silent_s = 0.0 if heard_at is None else max(0.0, now - heard_at)
             phase = RankPhase.READY if serves_after_end(state, role, number) else rank.phase
             silent_rank = self._silent_ranks.get(key)
@@ -258,12 +258,12 @@ class StallWatch:
 def _awaited_ranks(state: JobState, role: str) -> tuple[RankKey, ...]:
     """Return the ranks that must be ready, or have ended, before a role starts, and are not."""
     return tuple(
-        (other, rank)
-        for other, kind in state.job.roles[role].plan.depends_on
-        if kind == "Complete" or not state.roles[other].was_ready
-        for rank in state.job.roles[other].ranks
-        if state.ranks[other, rank].phase is RankPhase.STARTING
-        or (kind == "Complete" and state.ranks[other, rank].phase is RankPhase.READY)
+        (needed_role, rank)
+        for needed_role, kind in state.job.roles[role].plan.depends_on
+        if kind == "Complete" or not state.roles[needed_role].was_ready
+        for rank in state.job.roles[needed_role].ranks
+        if state.ranks[needed_role, rank].phase is RankPhase.STARTING
+        or (kind == "Complete" and state.ranks[needed_role, rank].phase is RankPhase.READY)
     )
 
 

@@ -102,18 +102,18 @@ class StandbyPair:
         peer, begun = await find_actor(self._shell.backend, self._other), loop.time()
         try:
             async with asyncio.timeout(limit):
-                heard, claimed = await self._heard_unless_ended(peer, claimed)
+                peer_state, claimed = await self._ask_unless_ended(peer, claimed)
                 self._claimed = claimed
         except TimeoutError:
-            heard = PeerState.SILENT
+            peer_state = PeerState.SILENT
         except ActorLostError:
-            heard = PeerState.BROKEN
-        if heard is PeerState.COMMANDS:
+            peer_state = PeerState.BROKEN
+        if peer_state is PeerState.COMMANDS:
             self._end_words = ""
         else:
             self._end_words = self._end_words or self._describe_end()
             self._process.forget()  # whoever answers next may be another process
-        return judge(PeerQuestion(heard, claimed, loop.time() - begun, limit))
+        return judge(PeerQuestion(peer_state, claimed, loop.time() - begun, limit))
 
     def _describe_end(self) -> str:
         """Return how the process of the other one ended; empty where it lives, or where that is not known here."""
@@ -121,8 +121,8 @@ class StandbyPair:
             return ""
         return describe_exit(f"it (pid {self._process.pid})", process_end.wait_status(self._process.fd))
 
-    async def _heard_unless_ended(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
-        call = asyncio.ensure_future(self._heard(peer, claimed))
+    async def _ask_unless_ended(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
+        call = asyncio.ensure_future(self._ask_peer(peer, claimed))
         ended = asyncio.ensure_future(self._process.ended())
         try:
             await asyncio.wait([call, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +131,7 @@ class StandbyPair:
             call.cancel()
             ended.cancel()
 
-    async def _heard(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
+    async def _ask_peer(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
         if peer is None:
             return PeerState.ABSENT, claimed
         try:
@@ -145,8 +145,8 @@ class StandbyPair:
             return PeerState.FOLLOWS, claimed
         self.follows.set()
         self._fold(tuple(answer["at"]))
-        here = answer.get("node") == self._shell.backend.here()
-        self._process.watch(answer["pid"] if here else 0)
+        is_same_node = answer.get("node") == self._shell.backend.here()
+        self._process.watch(answer["pid"] if is_same_node else 0)
         return PeerState.COMMANDS, max(claimed, answer["at"][0])
 
     def _fold(self, at: tuple[int, int]) -> None:
@@ -205,8 +205,8 @@ class StandbyPair:
         if not shell.journal.epoch:
             return {"commands": False}
         await until(shell.changed, lambda: shell.journal.segment > segment or shell.final is not None, ANSWER_S)
-        told = {"at": shell.journal.position, "over": shell.final is not None}
-        return {"commands": True, **told, "node": shell.backend.here(), "pid": self._pid}
+        progress = {"at": shell.journal.position, "over": shell.final is not None}
+        return {"commands": True, **progress, "node": shell.backend.here(), "pid": self._pid}
 
     async def keep_other(self) -> None:
         """Create the standby once the last rank is in user code, and again whenever it is gone for good."""
@@ -223,7 +223,9 @@ class StandbyPair:
     def _all_ready(self) -> bool:
         state = self._shell.state
         waiting = (RankPhase.WAITING, RankPhase.STARTING, RankPhase.STOPPING)
-        return state.phase is Phase.RUNNING and not any(own.phase in waiting for own in state.ranks.values())
+        return state.phase is Phase.RUNNING and not any(
+            rank_state.phase in waiting for rank_state in state.ranks.values()
+        )
 
     async def _create(self) -> None:
         if self._ending is not None and not self._ending.done():
@@ -327,8 +329,8 @@ class StartFailures:
 
     async def _ends_job(self) -> bool:
         """Return whether this one is to end the job: if both did, each would end the other one before."""
-        kv, key, own = self._backend.kv, f"{self._prefix}ends", str(self._order.number).encode()
-        return await kv.put_if_absent(key, own) or await kv.get(key) == own
+        kv, key, number = self._backend.kv, f"{self._prefix}ends", str(self._order.number).encode()
+        return await kv.put_if_absent(key, number) or await kv.get(key) == number
 
     def described(self, error: Exception) -> Exception:
         """Return the error by which the job ends; it names the node and what to do where several starts have failed."""
@@ -336,12 +338,12 @@ class StartFailures:
             return error
         message, hint = (error.message, error.hint) if isinstance(error, DLJobError) else (repr(error), "")
         node = " ".join(filter(None, (self._backend.here()[:8], f"({platform.node()})")))
-        said = (
+        summary = (
             f"no PrimeMaster of the job can begin; on node {node} {self.count} starts in a row have failed: {message}"
         )
         kind = JournalBrokenError if isinstance(error, (JournalBrokenError, JournalError)) else DLJobError
         more = f"see the other failures with dljob logs {self._order.uid[:8]} --master; then start the job again"
-        return kind(said, hint="; ".join(filter(None, (hint, more))))
+        return kind(summary, hint="; ".join(filter(None, (hint, more))))
 
 
 async def started(loop: asyncio.Future[MasterLoop], pair: StandbyPair | None) -> MasterLoop:

@@ -65,27 +65,27 @@ class WitnessDesk:
 
     async def record(self, node: str, heartbeat: NodeHeartbeat) -> None:
         """Take the sightings of a node's heartbeat, and tell the core what is new."""
-        self._sightings[node] = tuple(one for one in heartbeat.sightings if one.witness in self._by_name)
-        for name, why in heartbeat.troubles:
+        self._sightings[node] = tuple(sighting for sighting in heartbeat.sightings if sighting.witness in self._by_name)
+        for name, trouble in heartbeat.troubles:
             if (node, name) not in self._unreadable:
                 self._unreadable.add((node, name))
-                said = f"witness {name} on {node_title(self._state(), node)}: {why}"
-                await self._offer(ev.NoteReported(reasons.WITNESS_UNREADABLE, said))
+                message = f"witness {name} on {node_title(self._state(), node)}: {trouble}"
+                await self._offer(ev.NoteReported(reasons.WITNESS_UNREADABLE, message))
         for sighting in self._sightings[node]:
             await self._tell(node, sighting)
 
     def hanging(self, role: str) -> Mapping[int, str]:
         """Return the ranks of a role that a witness says to hang, with its words."""
-        found: dict[int, str] = {}
+        hang_words: dict[int, str] = {}
         for node, sightings in self._sightings.items():
-            for one in sightings:
-                plan = self._by_name[one.witness]
+            for sighting in sightings:
+                plan = self._by_name[sighting.witness]
                 if plan.means != "Hang":
                     continue
-                key = rank_of(self._state(), node, one.labels)
+                key = rank_of(self._state(), node, sighting.labels)
                 if key is not None and key[0] == role:
-                    found.setdefault(key[1], words(plan, one))
-        return found
+                    hang_words.setdefault(key[1], words(plan, sighting))
+        return hang_words
 
     def dump(self, role: str, name: str) -> tuple[str, ...]:
         """Ask the machines of a role for dumps; return the files that will hold them. It waits for nothing."""
@@ -114,37 +114,39 @@ class WitnessDesk:
         if known in self._told:
             return
         self._told.add(known)
-        said = words(plan, sighting)
+        description = words(plan, sighting)
         if key is None:
             node_words = node_title(state, node)
-            await self._offer(ev.NoteReported(reasons.WITNESS_SAW, f"{said}, on {node_words}: no one rank is meant"))
+            await self._offer(
+                ev.NoteReported(reasons.WITNESS_SAW, f"{description}, on {node_words}: no one rank is meant")
+            )
             return
         act = plan.act and may_accuse(state, key, sighting, self._clock())
-        await self._offer(*_events(state, plan, key, said, act=act))
+        await self._offer(*_events(state, plan, key, description, act=act))
 
     async def _dump(self, plan: WitnessPlan, node: str, path: Path) -> None:
-        answer, why = b"", "its node's agent does not answer"
+        answer, failure = b"", "its node's agent does not answer"
         try:
             async with asyncio.timeout(DUMP_S):
                 agent = await self._backend.lookup(f"{self._state().job.uid[:8]}/agent/{node[:8]}")
                 if agent is not None:
-                    answer, why = await self._backend.call(agent, "dump", plan.name)
+                    answer, failure = await self._backend.call(agent, "dump", plan.name)
         except Exception as error:  # noqa: BLE001 - the file says why; nothing waits for it
-            why = str(error) or type(error).__name__
-        if why:
-            log.warning("no dump of witness %s on node %s: %s", plan.name, node, why)
-        await asyncio.to_thread(_write, path, f"no dump of {plan.name}: {why}\n".encode() if why else answer)
+            failure = str(error) or type(error).__name__
+        if failure:
+            log.warning("no dump of witness %s on node %s: %s", plan.name, node, failure)
+        await asyncio.to_thread(_write, path, f"no dump of {plan.name}: {failure}\n".encode() if failure else answer)
 
 
-def _events(state: JobState, plan: WitnessPlan, key: RankKey, said: str, *, act: bool) -> Iterable[ev.Event]:
+def _events(state: JobState, plan: WitnessPlan, key: RankKey, description: str, *, act: bool) -> Iterable[ev.Event]:
     """Return what the core hears: an incident of the rank from a witness that may act, else evidence and a note."""
     incarnation = state.ranks[key].incarnation
     if act:
-        return (ev.HangFound(*key, incarnation, KINDS[plan.means].value, said, by=plan.name),)
+        return (ev.HangFound(*key, incarnation, KINDS[plan.means].value, description, by=plan.name),)
     name = f"{key[0]}/{key[1]}"
     return (
-        ev.CauseLearned(name, (Clue(Source.WITNESS.value, said),), incarnation),
-        ev.NoteReported(reasons.WITNESS_SAW, f"{name}: {said}, which means {plan.means}"),
+        ev.CauseLearned(name, (Clue(Source.WITNESS.value, description),), incarnation),
+        ev.NoteReported(reasons.WITNESS_SAW, f"{name}: {description}, which means {plan.means}"),
     )
 
 

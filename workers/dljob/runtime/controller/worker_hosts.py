@@ -58,10 +58,10 @@ class HostLaunch:
 
 @dataclass(slots=True)
 class WatchedActor:
-    """An actor that this master polls. A spare's `occupant_of` changes when it becomes a host."""
+    """An actor that this master polls. A spare's `occupant` changes when it becomes a host."""
 
     actor: str
-    who: HostId | SpareId
+    occupant: HostId | SpareId
     incarnation: int
     ref: ActorRef | None = None
     node: str = ""
@@ -113,30 +113,30 @@ class WorkerHosts:
     def occupant_of(self, actor: str) -> HostId | SpareId | None:
         """Return the host or spare that an actor is now; None for an unknown actor."""
         watched = self._watched.get(actor)
-        return watched.who if watched else None
+        return watched.occupant if watched else None
 
     def actor_of(self, host: HostId) -> str | None:
         """Return the actor name of a host: its own, or that of the spare that took its place; None if unknown."""
         return self._actors.get(host)
 
-    def bring_up(self, who: HostId | SpareId, incarnation: int, birth: HostLaunch) -> None:
+    def bring_up(self, occupant: HostId | SpareId, incarnation: int, birth: HostLaunch) -> None:
         """Spawn the actor, or find the one that an earlier master spawned, and poll it. Idempotent by its name."""
         # Idempotent because a recovered master repeats SpawnHost: the actor may exist, and be polled already.
         self._expected.discard(birth.spec.name)
         if birth.spec.name not in self._watched:
-            watched = self._watch(birth.spec.name, who, incarnation)
+            watched = self._watch(birth.spec.name, occupant, incarnation)
             self._follow(watched, self._bring_up(watched, birth))
 
-    def attach(self, who: HostId | SpareId, incarnation: int, actor: str, *, node: str = "", pid: int = 0) -> None:
+    def attach(self, occupant: HostId | SpareId, incarnation: int, actor: str, *, node: str = "", pid: int = 0) -> None:
         """Poll an actor that the journal shows alive, as process `pid` on `node`. Idempotent."""
         if actor not in self._watched:
-            watched = self._watch(actor, who, incarnation)
+            watched = self._watch(actor, occupant, incarnation)
             watched.node, watched.pid = node, pid
             self._follow(watched, self._attach(watched))
 
-    def _watch(self, actor: str, who: HostId | SpareId, incarnation: int) -> WatchedActor:
-        watched = self._watched[actor] = WatchedActor(actor, who, incarnation)
-        self._actors[who] = actor
+    def _watch(self, actor: str, occupant: HostId | SpareId, incarnation: int) -> WatchedActor:
+        watched = self._watched[actor] = WatchedActor(actor, occupant, incarnation)
+        self._actors[occupant] = actor
         return watched
 
     def _follow(self, watched: WatchedActor, listening: Coroutine[Any, Any, None]) -> None:
@@ -153,7 +153,7 @@ class WorkerHosts:
         """Turn a spare into a host: its reports and its death count as the host's from now on."""
         watched = self._watched.get(actor)
         if watched is not None:
-            watched.who, watched.incarnation = host, incarnation
+            watched.occupant, watched.incarnation = host, incarnation
             self._actors[host] = actor
 
     async def tell(self, actor: str, method: str, order: object) -> None:
@@ -209,10 +209,10 @@ class WorkerHosts:
         if ref is not None:
             await self._backend.kill(ref)
 
-    def _remember(self, gone: WatchedActor) -> None:
+    def _remember(self, watched: WatchedActor) -> None:
         """Note the process of an actor that is not polled any more."""
-        if gone.pid:
-            self._former[gone.who] = gone.node, gone.pid
+        if watched.pid:
+            self._former[watched.occupant] = watched.node, watched.pid
 
     def _end_beside(self, actor: str) -> None:
         """Start a task that kills the actor of that name once Ray can locate it, also one still being created."""
@@ -242,7 +242,7 @@ class WorkerHosts:
     # -- one actor's life
 
     async def _bring_up(self, watched: WatchedActor, birth: HostLaunch) -> None:
-        spec, former = birth.spec, self._former.pop(watched.who, None)
+        spec, former = birth.spec, self._former.pop(watched.occupant, None)
         # Ray gives the device to the next process as soon as the last one has closed its sockets; its memory is free
         # once that process has ended.
         if birth.kind and former is not None:
@@ -326,7 +326,7 @@ class WorkerHosts:
                 ends = [report.outcome for report in reports if report.outcome is not None]
                 if ends and all(_blames(outcome) for outcome in ends):
                     await asyncio.sleep(BLAME_S)
-                await self._offer(*(_event(watched.who.role, report) for report in reports))
+                await self._offer(*(_event(watched.occupant.role, report) for report in reports))
                 acked = max(acked, *(report.seq for report in reports))
             else:  # the host has heard of a later master, which this one is to notice; it answers at once until then
                 await asyncio.sleep(RETRY_S)
@@ -339,21 +339,21 @@ class WorkerHosts:
         del self._watched[watched.actor]
         self._remember(watched)
         self._on_loss()
-        who = watched.who
-        if isinstance(who, HostId):
+        occupant = watched.occupant
+        if isinstance(occupant, HostId):
             if watched.pid and _vanished(outcome):
                 # The slow evidence (kernel log, OOM counters) follows as an event of its own; the exit status is waited
                 # for, a second at most, as the level of the restart may depend on it.
-                self._inquiry.begin(who, watched.node, watched.pid, self._beside(watched.node))
+                self._inquiry.begin(occupant, watched.node, watched.pid, self._beside(watched.node))
                 if not causes.classify(outcome).rule:  # else Ray itself ended it, and said why
-                    vanished, outcome = outcome, await self._inquiry.ended(who, watched.node, watched.pid, outcome)
+                    vanished, outcome = outcome, await self._inquiry.ended(occupant, watched.node, watched.pid, outcome)
                     if outcome == vanished:
-                        self._inquiry.begin_end(who, watched.node, watched.pid, vanished)
-            await self._offer(ev.HostLost(who, watched.incarnation, outcome))
+                        self._inquiry.begin_end(occupant, watched.node, watched.pid, vanished)
+            await self._offer(ev.HostLost(occupant, watched.incarnation, outcome))
             return
         if watched.ref is not None:
             await self._backend.kill(watched.ref)
-        await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.incarnation))
+        await self._offer(ev.SpareLost(occupant.role, occupant.node, occupant.slot, watched.incarnation))
 
     def _beside(self, node: str) -> ActorRef | None:
         """Return some host or spare that lives on a node; None if there is none."""
@@ -364,8 +364,12 @@ class WorkerHosts:
             if error.node_lost:
                 return Outcome(False, Reason.NODE_LOST, message="its node is gone")
             # Ray kills several processes at once, and names each of them in the report of any.
-            names = {pid: str(who) for who, (_, pid) in self._former.items()}
-            names |= {each.pid: str(each.who) for each in self._watched.values() if isinstance(each.who, HostId)}
+            names = {pid: str(occupant) for occupant, (_, pid) in self._former.items()}
+            names |= {
+                watched.pid: str(watched.occupant)
+                for watched in self._watched.values()
+                if isinstance(watched.occupant, HostId)
+            }
             return Outcome(False, Reason.UNKNOWN, detail=name_process(str(error), names))
         if isinstance(error, ActorCallError):
             return _failed(error)
@@ -393,11 +397,11 @@ def _blames(outcome: Outcome) -> bool:
 
 
 def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ...]) -> ev.HostReady | ev.SpareReady:
-    who = watched.who
-    if isinstance(who, SpareId):
-        return ev.SpareReady(who.role, who.node, who.slot, watched.incarnation, watched.actor, hello.pid)
+    occupant = watched.occupant
+    if isinstance(occupant, SpareId):
+        return ev.SpareReady(occupant.role, occupant.node, occupant.slot, watched.incarnation, watched.actor, hello.pid)
     return ev.HostReady(
-        who, watched.incarnation, hello.node, hello.pid, watched.actor, hello.devices, hello.address, slots
+        occupant, watched.incarnation, hello.node, hello.pid, watched.actor, hello.devices, hello.address, slots
     )
 
 
