@@ -163,6 +163,6 @@ class Straight:
     def _order(self, order: dict[str, Any]) -> tuple[dict[str, Any], Sequence[int]]:
         offer = Offer.of(order["offer"])
         if order["op"] == "came":
-            return {"failed": self.peer.keeper.came(offer, order["crc"])}, ()
-        failed, fd = self.peer.keeper.coming(offer)
+            return {"failed": self.peer.keeper.accept(offer, order["crc"])}, ()
+        failed, fd = self.peer.keeper.allocate(offer)
         return {"failed": failed}, [fd] if fd >= 0 else ()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 from dljob.runtime.checkpoint import disk
-from dljob.runtime.checkpoint.choice import Found, choose, expired, needless
+from dljob.runtime.checkpoint.choice import Candidate, choose, expired_checkpoints, unneeded_decisions
 from dljob.runtime.checkpoint.files import RUNS, Folder
 
 A, B, C = RunId(1, 1), RunId(1, 2), RunId(2, 1)
@@ -22,20 +22,20 @@ decisions = st.lists(st.builds(RestoreDecision, lives, st.none() | marks), max_s
 
 
 def test_the_newest_life_goes_before_the_greatest_step():
-    best, skipped = choose([Found(CheckpointId(A, 90), 1), Found(CheckpointId(B, 40), 1)], [], C)
+    best, skipped = choose([Candidate(CheckpointId(A, 90), 1), Candidate(CheckpointId(B, 40), 1)], [], C)
     assert best is not None
     assert (best.mark, skipped) == (CheckpointId(B, 40), ())
 
 
 def test_memory_goes_before_disk_for_the_same_step():
-    best, _ = choose([Found(CheckpointId(A, 1), 1), Found(CheckpointId(A, 1), 1, memory=True)], [], B)
+    best, _ = choose([Candidate(CheckpointId(A, 1), 1), Candidate(CheckpointId(A, 1), 1, memory=True)], [], B)
     assert best is not None
     assert best.memory
 
 
 def test_a_bad_checkpoint_is_passed_over_with_its_reason():
     best, skipped = choose(
-        [Found(CheckpointId(A, 2), 1, bad="rank-00000.part is torn"), Found(CheckpointId(A, 1), 1)], [], B
+        [Candidate(CheckpointId(A, 2), 1, bad="rank-00000.part is torn"), Candidate(CheckpointId(A, 1), 1)], [], B
     )
     assert best is not None
     assert best.mark.step == 1
@@ -56,14 +56,14 @@ def test_a_decision_voids_what_earlier_lives_save_beyond_it(decision, void):
 
 @given(st.lists(marks, max_size=8), decisions, lives)
 def test_the_restored_checkpoint_is_never_void_and_is_the_newest_that_counts(there, made, run_id):
-    best, _ = choose([Found(mark, 1) for mark in there], made, run_id)
+    best, _ = choose([Candidate(mark, 1) for mark in there], made, run_id)
     good = [mark for mark in there if mark.run_id <= run_id and not fence(mark, made)]
     assert (best and best.mark) == max(good, default=None)
 
 
 @given(st.sets(marks, max_size=8), st.sets(marks, max_size=8), decisions, st.integers(1, 3))
 def test_a_checkpoint_that_may_be_restored_is_not_deleted(there, whole, made, keep):
-    gone = expired(there | whole, whole, made, keep)
+    gone = expired_checkpoints(there | whole, whole, made, keep)
     good = sorted((mark for mark in whole if not fence(mark, made)), reverse=True)
     assert not set(gone) & set(good[:keep])
     assert not gone or len(good) >= keep
@@ -104,7 +104,7 @@ def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path, m
 @given(st.lists(marks, max_size=6), decisions)
 def test_forgotten_decisions_follow_from_those_that_are_left(there, made):
     once = list({one.run_id: one for one in made}.values())
-    left = [one for one in once if one not in needless(once, 100)]
+    left = [one for one in once if one not in unneeded_decisions(once, 100)]
     assert [bool(fence(mark, once)) for mark in there] == [bool(fence(mark, left)) for mark in there]
 
 

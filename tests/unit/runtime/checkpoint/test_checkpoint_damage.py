@@ -20,7 +20,7 @@ from dljob.errors import CheckpointError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId
 from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint.book import FileBook, JournalBook
-from dljob.runtime.checkpoint.choice import Found, choose
+from dljob.runtime.checkpoint.choice import Candidate, choose
 from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
 from dljob.runtime.checkpoint.files import Copy, Folder
 from dljob.runtime.checkpoint.listing import rows
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def chosen(folder: Folder, life: RunId = C) -> CheckpointId | None:
     """What a life would restore, as the one who decides looks for it."""
-    found = (Found(mark, 0) for mark in folder.marks())
+    found = (Candidate(mark, 0) for mark in folder.marks())
     best, _ = choose(found, folder.decisions(), life, lambda one: folder.check(one.mark))
     return best and best.mark
 
@@ -163,7 +163,7 @@ def test_a_damaged_manifest_is_written_anew_from_the_parts_that_it_names(tmp_pat
     part = Folder(tmp_path).part(CheckpointId(A, 20), 0)
     for is_whole in (False, True):
         flip(part, 5000)
-        assert next(rows("t", Folder(tmp_path), read_all=True)).why.endswith("a load repairs it") == is_whole
+        assert next(rows("t", Folder(tmp_path), read_all=True)).reason.endswith("a load repairs it") == is_whole
     assert loaded(tmp_path, 2)[0] == 20
     assert manifest.read_bytes() == before
 
@@ -252,7 +252,7 @@ def test_a_save_whose_manifest_the_disk_refuses_is_told_and_tried_again(tmp_path
         mine.save(20, {"step": 20}, persist=True)
         mine.wait(20)
         mine.close()
-    assert [one.mark.step for one in Folder(tmp_path).found() if not one.bad] == [20, 10]
+    assert [one.mark.step for one in Folder(tmp_path).candidates() if not one.bad] == [20, 10]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
@@ -366,7 +366,7 @@ def test_a_checkpoint_of_a_later_dljob_is_neither_passed_over_nor_deleted(tmp_pa
     with pytest.raises(CheckpointError, match=said):
         loaded(tmp_path, 2)
     (row, _) = rows("t", Folder(tmp_path))
-    assert (row.state, row.why[:11]) == ("newer", f"format {number} is"[:11])
+    assert (row.state, row.reason[:11]) == ("newer", f"format {number} is"[:11])
     # Somebody decided to go on without it: nothing may delete it then.
     with a_saver() as (saver, _):
         Folder(tmp_path).decide(RestoreDecision(C, CheckpointId(A, 10)))

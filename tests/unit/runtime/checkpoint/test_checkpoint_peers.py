@@ -50,13 +50,13 @@ def loads_and_saves(step: int) -> Any:
 
 
 def whole(folder: Path) -> list[int]:
-    return [found.mark.step for found in Folder(folder).found() if not found.bad]
+    return [found.mark.step for found in Folder(folder).candidates() if not found.bad]
 
 
 def kept(saver: Saver) -> list[int]:
     """The steps that it keeps for another node, oldest first."""
     with saver.keeper._changed:
-        return [head.step for held in saver.keeper.of() if (head := held.slots[0].head)]
+        return [head.step for held in saver.keeper.copies_of() if (head := held.slots[0].head)]
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_the_end_of_its_agent_brings_what_living_ranks_hold_to_disk(tmp_path):
     rank = Rank(place(made, tmp_path), saves(1, 2, persist=False))
     assert rank.heard() == "saved"
     made.ends()
-    assert [(mark.step, world) for mark, world in Folder(tmp_path).unsaid()] == [(1, 1), (2, 1)]
+    assert [(mark.step, world) for mark, world in Folder(tmp_path).uncommitted()] == [(1, 1), (2, 1)]
     rank.kill()
 
 
@@ -159,7 +159,7 @@ def test_parts_on_disk_without_a_journal_entry_are_journaled_by_the_next_life(ag
     assert again.wait() == 0
     asked = [(q["what"], (q.get("mark") or q.get("chosen") or {}).get("step")) for q in agent.journal.asked]
     assert asked == [("turn", None), ("commit", 1), ("commit", 2), ("decide", 2)]
-    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
+    assert [f.mark.step for f in Folder(tmp_path).candidates() if not f.bad] == [2, 1]
 
 
 def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(agent, tmp_path):
@@ -172,7 +172,7 @@ def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(
         mine.wait(20)
     with pytest.raises(CheckpointError, match=r"run 1\.2 has gone on anew"):
         mine.load()
-    assert [f.bad for f in Folder(tmp_path).found()] == ["it is not whole: 1 part and no manifest"]
+    assert [f.bad for f in Folder(tmp_path).candidates()] == ["it is not whole: 1 part and no manifest"]
     mine.close()
 
 
@@ -228,7 +228,7 @@ def test_a_rank_outlives_its_saver(tmp_path):
     second.hears()
     mine.save(2, {"a": 2}, persist=True)
     mine.wait(20, everything=True)
-    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
+    assert [f.mark.step for f in Folder(tmp_path).candidates() if not f.bad] == [2, 1]
     mine.close()
     second.ends()
 
@@ -273,14 +273,14 @@ def test_an_order_that_is_answered_too_late_leaves_nothing_behind():
     assert agent._order({"op": "flush"}, 0.0) is None
     assert agent._open_questions == {}
     late = os.memfd_create("late")
-    agent._answered({"op": "done", "id": 1}, [late])
+    agent._on_answer({"op": "done", "id": 1}, [late])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(late)
 
     def answers() -> None:
         for _ in range(2):
             message, fds = theirs.receive() or ({}, [])
-            agent._answered(message, fds)
+            agent._on_answer(message, fds)
 
     threading.Thread(target=answers).start()
     assert agent._order({"op": "flush", "failed": ""}, 20.0) == ({"op": "flush", "failed": "", "id": 2}, [])

@@ -337,7 +337,9 @@ def test_a_later_load_waits_for_the_parts_of_other_ranks_and_says_whose_are_miss
 
 def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path):
     back: list[Any] = []
-    feed = SimpleNamespace(told=dict, close=lambda: None, went_back=lambda mine: back.append(mine.loaded))
+    feed = SimpleNamespace(
+        unreported_positions=dict, close=lambda: None, went_back=lambda mine: back.append(mine.loaded)
+    )
     with a_saver() as (saver, _):
         mine = Checkpoints()
         mine.feeds.append(cast("Any", feed))
@@ -514,7 +516,7 @@ def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(
         assert same(found, state(7))
         mine.save(8, state(8), persist=True)
         mine.wait(20)
-        assert next(str(f.mark) for f in Folder(tmp_path).found() if not f.bad) == "step 8 of run 1.2"
+        assert next(str(f.mark) for f in Folder(tmp_path).candidates() if not f.bad) == "step 8 of run 1.2"
         mine.close()
 
 
@@ -562,7 +564,7 @@ def test_two_parts_that_are_written_last_at_once_make_one_manifest(tmp_path):
         for mine in ranks:
             mine.close()
     assert told.of("Failed") == []
-    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [1]
+    assert [f.mark.step for f in Folder(tmp_path).candidates() if not f.bad] == [1]
 
 
 def test_packed_state_is_released_with_its_last_name_and_no_later():
@@ -587,7 +589,7 @@ def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_ba
 
         def late(slot: Slot) -> None:
             monkeypatch.setattr(Slot, "begin", begin)
-            assert saver.parting.last(20.0) == ""
+            assert saver.final_save.save_all(20.0) == ""
             begin(slot)
 
         def told(last: FinalSave, rank: Any, asked: str) -> None:
@@ -603,7 +605,7 @@ def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_ba
         assert mine.saved == (1, 0)
         assert [mark.step for mark in Folder(tmp_path).marks()] == [1]
         with saver._changed:  # the node stays after all
-            saver.parting._until = 0.0
+            saver.final_save._until = 0.0
             saver._changed.notify_all()
         rank.join(60)
         assert mine.saved == (2, 0)
@@ -623,10 +625,10 @@ def test_a_shorter_last_save_does_not_release_the_ranks_that_a_longer_one_holds(
         return ""
 
     saving = FinalSave(threading.Condition(), list, flush, lambda *_: "")
-    longer = threading.Thread(target=saving.last, args=(600.0,))
+    longer = threading.Thread(target=saving.save_all, args=(600.0,))
     longer.start()
     assert flushes.wait(60)
-    saving.last(0.0)
+    saving.save_all(0.0)
     rank: Any = SimpleNamespace(ended=lambda: looks.append("held") or True)
     saving.hold(rank, "slots")
     goes_on.set()

@@ -13,7 +13,7 @@ from dljob.errors import DLJobError
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.runtime.checkpoint import saver_peers
-from dljob.runtime.checkpoint.saver_peers import PeerLink, following
+from dljob.runtime.checkpoint.saver_peers import PeerLink, next_in_ring
 from dljob.runtime.process.messages import saver_name
 
 
@@ -94,10 +94,10 @@ async def test_at_the_end_savers_bring_what_they_hold_then_what_they_keep_for_no
 
 
 def test_the_peer_is_the_next_one_in_the_ring_and_after_one_that_does_not_answer_the_next():
-    assert [following(mine, "abc") for mine in "abc"] == ["b", "c", "a"]
-    assert [following("a", "abc", after) for after in "bc"] == ["c", "b"]
-    assert following("b", "ab", "a") == "a"
-    assert following("a", "a") == ""
+    assert [next_in_ring(mine, "abc") for mine in "abc"] == ["b", "c", "a"]
+    assert [next_in_ring("a", "abc", after) for after in "bc"] == ["c", "b"]
+    assert next_in_ring("b", "ab", "a") == "a"
+    assert next_in_ring("a", "a") == ""
 
 
 def test_ranks_of_a_role_that_is_called_saver_are_no_agents(monkeypatch):

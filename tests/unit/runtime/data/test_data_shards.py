@@ -72,8 +72,8 @@ def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(de
     assert (first.epoch, first.start, len(second)) == (0, 0, 2)
     first.done()
     first.done()
-    assert mine.told()["done"] == [(0, 2, None)]
-    assert mine.told()["want"] == 0
+    assert mine.unreported_positions()["done"] == [(0, 2, None)]
+    assert mine.unreported_positions()["want"] == 0
     mine.close()
     assert desk.journal[-1].done == ((0, 2, None, 0),)
     assert desk.state.feeds["d"].leases["w", 0].runs == ((2, 4),)
@@ -92,21 +92,21 @@ def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk, monkeyp
     thread = threading.Thread(target=lambda: list(mine))
     thread.start()
     assert asked.wait(60)
-    assert mine.told()["done"] == []
+    assert mine.unreported_positions()["done"] == []
     answer.set()
     thread.join()
 
 
 def test_a_waiting_process_gets_shards_given_back_and_others_end(desk):
     mine = shards("d", 2, shard=2)
-    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    question = {**mine.unreported_positions(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
 
     async def waits() -> list[dict[str, Any]]:
         desk.changed = asyncio.Condition()
         task = asyncio.create_task(shard_service.answer(desk, question, {}))  # type: ignore[arg-type]
         await asyncio.sleep(0)
-        await desk.offer(shard_service.event_of({**mine.told(), "done": [(0, 2, None)]}))
+        await desk.offer(shard_service.event_of({**mine.unreported_positions(), "done": [(0, 2, None)]}))
         async with desk.changed:
             desk.changed.notify_all()
         return [await task, await shard_service.answer(desk, question, {})]  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def test_a_waiting_process_gets_shards_given_back_and_others_end(desk):
 
 def test_many_waiting_processes_are_woken_by_news_only(desk):
     mine = shards("d", 2, shard=2)
-    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    question = {**mine.unreported_positions(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
 
     async def waits() -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def test_many_waiting_processes_are_woken_by_news_only(desk):
             await tell_all()
             assert len(desk.changed._waiters) == 1, "whatever changes wakes one for all of them"  # type: ignore[reportAttributeAccessIssue]
         assert not any(task.done() for task in tasks)
-        await desk.offer(shard_service.event_of({**mine.told(), "done": [(0, 2, None)]}))
+        await desk.offer(shard_service.event_of({**mine.unreported_positions(), "done": [(0, 2, None)]}))
         await tell_all()
         return await asyncio.gather(*tasks)
 
@@ -147,7 +147,7 @@ def test_many_waiting_processes_are_woken_by_news_only(desk):
 def test_a_question_for_shards_that_waits_too_long_is_asked_again(desk, monkeypatch):
     monkeypatch.setattr(shard_service, "POLL_S", 0.0)
     mine = shards("d", 2, shard=2)
-    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    question = {**mine.unreported_positions(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
 
     async def waits() -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(de
     assert (got.start, got.end) in desk.state.feeds["d"].leases["w", 0].runs
     assert desk.state.feeds["d"].leases["w", 0].incarnation == 2
     got.done()
-    assert [feed.told()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
+    assert [feed.unreported_positions()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
 
 
 @pytest.mark.parametrize(("loaded", "again"), [(10, [2, 4, 6]), (20, [4, 6])])
@@ -224,8 +224,8 @@ def test_a_load_of_a_step_that_was_saved_again_keeps_what_was_done_between_the_t
     next(mine).done()
     saved[0] = (10, 2)
     next(mine).done()
-    assert mine.told()["done"] == [(0, 2, 10), (2, 4, 10, 2)]
-    desk.shards(mine.told())
+    assert mine.unreported_positions()["done"] == [(0, 2, 10), (2, 4, 10, 2)]
+    desk.shards(mine.unreported_positions())
     desk.loaded = CheckpointId(RunId(1, 1), 10, 2)
     mine.went_back(desk)  # type: ignore[arg-type]
     assert next(mine).start == 2
@@ -345,7 +345,7 @@ def test_a_name_that_is_opened_again_goes_on_from_what_was_done_and_a_load_undoe
     assert again.start == 2, "it was in hand, and what was done is not given again"
     again.done()
     assert module.checkpoint.feeds == [mine]
-    assert mine.told()["done"] == [(2, 4, 10)]
+    assert mine.unreported_positions()["done"] == [(2, 4, 10)]
     desk.loaded = CheckpointId(RunId(1, 1), 9)
     mine.went_back(desk)  # type: ignore[arg-type]
     assert [shard.start for shard in mine] == [0, 2, 4, 6]
@@ -365,7 +365,7 @@ def test_an_object_is_used_again_once_the_later_one_is_closed(desk):
     got = next(first)
     assert got.start == 2
     got.done()
-    assert first.told()["done"] == [(2, 4, None)]
+    assert first.unreported_positions()["done"] == [(2, 4, None)]
 
 
 def test_what_an_earlier_life_did_is_not_taken_over(desk):

@@ -62,7 +62,7 @@ def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk, me)
     assert [event.value for event in first] == [b"0", b"1", b"2", b"3"]
     assert offsets(next(mine)) == [("a", 4), ("a", 5)]
     assert 1.0 <= me.stopping.now < 1.1
-    assert mine.told()["done"] == [(0, 4, None)]
+    assert mine.unreported_positions()["done"] == [(0, 4, None)]
     assert list(me.noted) == ["source:s"]
 
 
@@ -182,7 +182,11 @@ def test_a_batch_that_is_being_filled_when_its_rank_or_job_goes_back_begins_anew
 def _question_of(desk: Desk, mine: EventSource) -> dict[str, Any]:
     """The first question of the rank's next process, which takes its leases back."""
     later = desk.places[-1]
-    return {**mine.told(), "incarnation": later.incarnation, "run": {"attempt": 1, "number": later.number}}
+    return {
+        **mine.unreported_positions(),
+        "incarnation": later.incarnation,
+        "run": {"attempt": 1, "number": later.number},
+    }
 
 
 def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk, me):
@@ -254,7 +258,7 @@ def test_a_rank_that_lives_on_begins_where_its_checkpoint_is(desk, me):
     assert module.checkpoint.feeds == [mine]
     mine.close()
     left.done()
-    assert mine.told()["done"] == []
+    assert mine.unreported_positions()["done"] == []
 
 
 def test_a_process_of_the_past_is_told_that_a_later_one_reads(desk, me):
@@ -282,7 +286,7 @@ def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk, me, monk
     mine = opened(desk, me, Memory(a=12))
     first = next(mine)
     first.done()
-    desk.shards(mine.told())
+    desk.shards(mine.unreported_positions())
     desk.loaded = CheckpointId(RunId(1, 1), 10)
     mine.went_back(desk)  # type: ignore[arg-type]
     assert offsets(next(mine)) == offsets(first)
@@ -290,7 +294,7 @@ def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk, me, monk
 
 def saved(desk: Desk, mine: EventSource, step: int) -> None:
     """A checkpoint of the rank's present life is committed."""
-    desk.shards(mine.told())
+    desk.shards(mine.unreported_positions())
     _send(desk, ev.CheckpointCommitted("w/0", CheckpointId(desk.places[0].run_id, step)))
 
 
@@ -407,10 +411,10 @@ def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partiti
     first, second = opened(desk, me, memory), opened_as(OtherRank(desk), me, memory)
     for _ in range(2):
         list(first.take() or ())
-    desk.shards({**first.told(), "undone": []})
+    desk.shards({**first.unreported_positions(), "undone": []})
     batch = next(second)
     assert offsets(batch) == [("a", n) for n in range(8, 12)]
-    desk.shards({**first.told(), "undone": [(4, 8)]})
+    desk.shards({**first.unreported_positions(), "undone": [(4, 8)]})
     me.stopping.now += 2
     second._news.append("it asks")
     lower = second.take()
@@ -418,7 +422,7 @@ def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partiti
     batch.done()
     assert offsets(second.take()) == [("a", n) for n in range(12, 16)]
     list(lower or ())
-    desk.shards(second.told())
+    desk.shards(second.unreported_positions())
     assert desk.state.feeds["s"].leases["w", 1].runs == ((12, module.SPAN),)
 
 
@@ -429,9 +433,9 @@ def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk, me, monkeypatch
     mine, other = opened(desk, me, memory), opened_as(OtherRank(desk), me, memory)
     for _ in range(2):
         list(mine.take() or ())
-    desk.shards({**mine.told(), "undone": []})
+    desk.shards({**mine.unreported_positions(), "undone": []})
     list(other.take(timeout=0) or ())  # it has the rest of a
-    desk.shards({**mine.told(), "undone": [(4, 8)]})
+    desk.shards({**mine.unreported_positions(), "undone": [(4, 8)]})
     mine.close()
     left = mine.take()
     assert offsets(left) == [("a", n) for n in range(4, 8)]
@@ -490,7 +494,7 @@ class Trainer:
     def save(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Save: the positions go with the copy, and the commit comes, or never."""
         self.step += 1
-        self.desk.shards(self.source.told())
+        self.desk.shards(self.source.unreported_positions())
         mark = CheckpointId(self.run_id, self.step)
         self.saved = self.step
         monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (self.saved, 0)), raising=False)
@@ -615,7 +619,7 @@ def test_two_objects_of_a_source_in_use_hand_out_no_event_twice_in_silence(desk,
     for use in (lambda: next(first), in_hand.done):
         with pytest.raises(UsageError, match=r"source\('s'\) was opened again in this process"):
             use()
-    assert second.told()["done"] == []
+    assert second.unreported_positions()["done"] == []
 
 
 def test_source_is_refused_in_a_child_of_the_rank(desk, me, monkeypatch):

@@ -121,16 +121,16 @@ def test_a_rank_that_stays_after_a_last_save_saves_again(folders, monkeypatch):
     with a_saver() as (saver, _):
         rank = Saves(place(saver, saved), at)
         rank.past(1)
-        assert saver.parting.last(0.5) == ""
+        assert saver.final_save.save_all(0.5) == ""
         rank.past(rank.at() + 3)
-        assert not saver.parting.impatient()
+        assert not saver.final_save.impatient()
         rank.kill()
 
 
 def test_a_rank_that_comes_while_the_node_goes_does_not_save(folders):
     at, saved = folders
     with a_saver() as (saver, _):
-        assert saver.parting.last(5.0) == ""
+        assert saver.final_save.save_all(5.0) == ""
         rank = Saves(place(saver, saved), at)
         heard = threading.Event()
         saver_asks(saver.address, heard)
@@ -183,7 +183,7 @@ def test_a_copy_that_expires_while_it_is_written_is_no_failure(folders, monkeypa
         mine = client(place(saver, saved))
         for step in (1, 2):
             mine.save(step, {"a": step}, persist=False)
-        assert saver.parting.last(20.0) == ""
+        assert saver.final_save.save_all(20.0) == ""
         assert steps(saved) == [2]
         mine.close(wait=False)
 
@@ -431,7 +431,7 @@ def test_without_prime_master_each_node_saves_its_share_and_the_next_life_has_it
             for rank in ranks:
                 rank.save(step, {"step": step}, persist=False)
         ranks[0].save(3, {"step": 3}, persist=False)  # the other one has not come so far
-        assert (one.parting.last(20.0), two.parting.last(20.0)) == ("", "")
+        assert (one.final_save.save_all(20.0), two.final_save.save_all(20.0)) == ("", "")
         for rank in ranks:
             rank.close(wait=False)
     assert steps(saved) == []

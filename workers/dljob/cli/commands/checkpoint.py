@@ -89,8 +89,8 @@ def _show(where: str, world: str | None, step: int | None, form: output.TableFor
     else:
         output.structured([_data(row) for row in shown], form)
     for row in shown:
-        if row.why and form == "table":
-            output.say(f"{row.world}: {row.mark}: {row.why}")
+        if row.reason and form == "table":
+            output.say(f"{row.world}: {row.mark}: {row.reason}")
     for text in damaged:
         output.say(text)
     # Only `verify` read everything; a state that `ls` shows is no verdict.
@@ -109,7 +109,7 @@ def _data(row: CheckpointRow) -> Mapping[str, Any]:
     return {
         "world": row.world, "step": mark.step, "revision": mark.revision, "run": str(mark.run_id), "ranks": row.ranks,
         "bytes": row.size, "savedAt": None if saved is None else moment(saved), "state": row.state,
-        "why": row.why,
+        "why": row.reason,
     }  # fmt: skip
 
 

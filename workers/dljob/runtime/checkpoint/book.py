@@ -52,7 +52,7 @@ class Book(Protocol):
         """
         ...
 
-    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, why: str) -> None:
+    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, reason: str) -> None:
         """Report that the disk does not take a rank's checkpoint. Does not wait for anybody."""
         ...
 
@@ -73,7 +73,7 @@ class FileBook:
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
         """Return the decision in the folder, if there is one."""
-        return next((made for made in folder.decisions() if made.run_id == place.run_id), None)
+        return next((decision for decision in folder.decisions() if decision.run_id == place.run_id), None)
 
     def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
         """Return None: without PrimeMaster there are no cuts."""
@@ -84,9 +84,9 @@ class FileBook:
         del place
         return ()
 
-    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, why: str) -> None:
+    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, reason: str) -> None:
         """Do nothing: nobody is there to be told."""
-        del place, mark, why
+        del place, mark, reason
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return None: only PrimeMaster hands out shards."""
@@ -114,12 +114,12 @@ class JournalBook:
     def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
         """Let PrimeMaster journal the commit; return why the checkpoint does not count, as `Book.commit`."""
         oldest = Folder.of(place).oldest()
-        told = {"world": place.of, "mark": mark.json(), "oldest": oldest and oldest.json()}
-        said = self._ask({"what": "commit", **told})
-        if said is None:
+        fields = {"world": place.of, "mark": mark.json(), "oldest": oldest and oldest.json()}
+        reply = self._ask({"what": "commit", **fields})
+        if reply is None:
             return None
-        self._needed[place.of] = tuple(CheckpointId.of(one) for one in said.get("keep", ()))
-        return said["why"]
+        self._needed[place.of] = tuple(CheckpointId.of(row) for row in reply.get("keep", ()))
+        return reply["why"]
 
     def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
         """Return the checkpoints of this world in the last cuts; None where it has no part in one."""
@@ -132,33 +132,35 @@ class JournalBook:
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
         """Return PrimeMaster's decision for this run; None: this saver decides. `folder` is unused."""
         del folder
-        said = self._ask_decision(place, {"what": "turn"})
-        among = said.get("among")
-        self._choices[place.of] = None if among is None else tuple(CheckpointId.of(one) for one in among)
+        reply = self._ask_decision(place, {"what": "turn"})
+        among = reply.get("among")
+        self._choices[place.of] = None if among is None else tuple(CheckpointId.of(row) for row in among)
         return (
-            None if said["yours"] else RestoreDecision(place.run_id, said["chosen"] and CheckpointId.of(said["chosen"]))
+            None
+            if reply["yours"]
+            else RestoreDecision(place.run_id, reply["chosen"] and CheckpointId.of(reply["chosen"]))
         )
 
     def decide(
         self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
     ) -> RestoreDecision:
         """Have the decision journaled, then write its file for later attempts."""
-        told = [text[:TEXT] for text in damaged[:TEXTS]]
-        said = self._ask_decision(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": told})
+        messages = [text[:TEXT] for text in damaged[:TEXTS]]
+        reply = self._ask_decision(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": messages})
         # PrimeMaster's word, which may be that of another saver: the file must not say anything else.
-        decision = RestoreDecision(place.run_id, said["chosen"] and CheckpointId.of(said["chosen"]))
+        decision = RestoreDecision(place.run_id, reply["chosen"] and CheckpointId.of(reply["chosen"]))
         try:
             return folder.decide(decision)
         except OSError:  # the journal has it, which is enough in this attempt: a volume that refuses files can be read
             return decision
 
-    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, why: str) -> None:
+    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, reason: str) -> None:
         """Tell PrimeMaster, in a thread: its journal may be on the same full volume, and other ranks' saves go on."""
         with self._lock:
             if place.name in self._reporting:  # the same disk refuses this save and the one before
                 return
             self._reporting.add(place.name)
-        question = {"what": "not saved", "world": place.of, "rank": place.name, "mark": mark.json(), "why": why}
+        question = {"what": "not saved", "world": place.of, "rank": place.name, "mark": mark.json(), "why": reason}
         threading.Thread(target=self._report, args=(place, question), name="dljob-not-saved", daemon=True).start()
 
     def _report(self, place: CheckpointLocation, question: Mapping[str, Any]) -> None:
@@ -174,15 +176,15 @@ class JournalBook:
 
     def _ask_decision(self, place: CheckpointLocation, question: dict[str, Any]) -> dict[str, Any]:
         run = {"attempt": place.attempt, "number": place.number}
-        said = None
-        while said is None or "again" in said:  # another saver is still deciding
-            said = self._ask({**question, "world": place.of, "run": run})
-            if said is None:
+        reply = None
+        while reply is None or "again" in reply:  # another saver is still deciding
+            reply = self._ask({**question, "world": place.of, "run": run})
+            if reply is None:
                 break
-        if said is None:
+        if reply is None:
             raise CheckpointError(
                 f"{place.name} cannot load: PrimeMaster, which chooses the checkpoint, does not answer"
             )
-        if said["why"]:
-            raise CheckpointError(f"{place.name} cannot load: {said['why']}")
-        return said
+        if reply["why"]:
+            raise CheckpointError(f"{place.name} cannot load: {reply['why']}")
+        return reply

@@ -39,8 +39,8 @@ class PeerAgent(Protocol):
 def carry(fd: int, offer: Mapping[str, Any], peer: PeerAgent) -> str:
     """Send a copy; return empty when the peer has it. CHANGED: its rank overwrote it, or it is on disk meanwhile."""
     head = CopyHeader(**offer["head"])
-    if why := peer.begin(offer):
-        return why
+    if refusal := peer.begin(offer):
+        return refusal
     crc, at = 0, PAGE
     while at < head.total:
         # The check after the read: a rank that begins to overwrite the copy marks its header first.
@@ -73,11 +73,11 @@ class Inbox:
 
     def begin(self, offer: Mapping[str, Any]) -> str:
         """Implement `PeerAgent.begin`."""
-        said = self._ask({"op": "coming", "offer": offer})
-        if said is None:
+        answer = self._ask({"op": "coming", "offer": offer})
+        if answer is None:
             return "its saver is gone"
-        self._swap(_key(offer), next(iter(said[1]), None))
-        return said[0]["failed"]
+        self._swap(_key(offer), next(iter(answer[1]), None))
+        return answer[0]["failed"]
 
     def piece(self, offer: Mapping[str, Any], at: int, data: bytes) -> None:
         """Implement `PeerAgent.piece`. Bytes for memory that was given up are dropped."""
@@ -91,8 +91,8 @@ class Inbox:
     def finish(self, offer: Mapping[str, Any], crc: int | None) -> str:
         """Implement `PeerAgent.finish`."""
         self._swap(_key(offer), None)
-        said = self._ask({"op": "came", "offer": offer, "crc": crc})
-        return "its saver is gone" if said is None else said[0]["failed"]
+        answer = self._ask({"op": "came", "offer": offer, "crc": crc})
+        return "its saver is gone" if answer is None else answer[0]["failed"]
 
     def drop(self, folder: str) -> None:
         """Abort transfers of a world (empty: of all): they are too late for its decision."""

@@ -23,7 +23,7 @@ SERVERS = "ps"
 class Feed(Protocol):
     """A data set that this process reads; the implementation is in `dljob.runtime.data.shards`."""
 
-    def told(self) -> dict[str, Any]:
+    def unreported_positions(self) -> dict[str, Any]:
         """Return the positions that were read and that PrimeMaster may not know of; a save sends them along."""
         ...
 
@@ -72,20 +72,23 @@ class Checkpoints:
         """
         if isinstance(step, bool) or not hasattr(step, "__index__"):
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
-        begun, mine, why = time.monotonic(), self._own_client(), ""
+        begun, client, failure = time.monotonic(), self._own_client(), ""
         servers = servers_of(os.environ.get(TF_CONFIG, ""))
         beside: dict[str, Any] = {SERVERS: servers} if servers else {}
-        if number := self._part.due(mine):
-            more, why = self._part.begin(number)
+        if number := self._part.due(client):
+            more, failure = self._part.begin(number)
             beside |= more
         if beside:
             state = {BESIDE: beside, "state": state}
-        mark = mine.save(
-            step.__index__(), state, persist=persist or bool(number), shards=[feed.told() for feed in self.feeds]
+        mark = client.save(
+            step.__index__(),
+            state,
+            persist=persist or bool(number),
+            shards=[feed.unreported_positions() for feed in self.feeds],
         )
         if number:
-            self._part.end(number, mark, why)
-        self._note(mine, time.monotonic() - begun)
+            self._part.end(number, mark, failure)
+        self._note(client, time.monotonic() - begun)
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
@@ -101,18 +104,18 @@ class Checkpoints:
         Raises:
             CheckpointError: The chosen checkpoint is gone, fails its checksum, or does not fit `into`.
         """
-        mine = self._own_client()
-        before = mine.saved
-        found = mine.load(into)
+        client = self._own_client()
+        before = client.saved
+        step_and_state = client.load(into)
         if before is not None:  # it had loaded or saved before: what was done since is gone
             for feed in self.feeds:
-                feed.went_back(mine)
-        if "random" in mine.beside:
-            restore_random_states(mine.beside["random"])
-        saved = mine.beside.get(SERVERS, 0)
-        if found and (words := resharded(found[0], saved, servers_of(os.environ.get(TF_CONFIG, "")))):
+                feed.went_back(client)
+        if "random" in client.beside:
+            restore_random_states(client.beside["random"])
+        saved = client.beside.get(SERVERS, 0)
+        if step_and_state and (words := resharded(step_and_state[0], saved, servers_of(os.environ.get(TF_CONFIG, "")))):
             current_worker().log.warning("checkpoint: %s", words)
-        return found
+        return step_and_state
 
     def latest(self) -> int | None:
         """Return the newest step that is whole on disk; None without one."""
@@ -136,11 +139,11 @@ class Checkpoints:
         if client is not None:
             client.close(wait=wait)
 
-    def _note(self, mine: CheckpointClient, spent_s: float) -> None:
+    def _note(self, client: CheckpointClient, spent_s: float) -> None:
         """Note the time that a save took, from which `dljob advise` computes how often to save."""
         self._saves, self._saving_s = self._saves + 1, self._saving_s + spent_s
-        mine.note(SAVING, round(self._saving_s * 1000))
-        mine.note(SAVES, self._saves)
+        client.note(SAVING, round(self._saving_s * 1000))
+        client.note(SAVES, self._saves)
 
     def _own_client(self) -> CheckpointClient:
         with self._lock:

@@ -9,7 +9,7 @@ from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, Run
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Candidate:
     """A checkpoint whose parts are all there; `bad` says why it cannot be used nevertheless."""
 
     mark: CheckpointId
@@ -19,11 +19,11 @@ class Found:
 
 
 def choose(
-    found: Iterable[Found],
+    candidates: Iterable[Candidate],
     decisions: Iterable[RestoreDecision],
     run_id: RunId,
-    fault: Callable[[Found], str] = lambda one: one.bad,
-) -> tuple[Found | None, tuple[str, ...]]:
+    fault: Callable[[Candidate], str] = lambda candidate: candidate.bad,
+) -> tuple[Candidate | None, tuple[str, ...]]:
     """Return the newest checkpoint that a run may restore, and a message per newer one that was skipped.
 
     For the same mark memory precedes disk. A run restores its own saves too. `fault` returns why a checkpoint cannot
@@ -31,47 +31,47 @@ def choose(
     """
     decided = tuple(decisions)
     skipped: list[str] = []
-    for one in sorted(found, key=lambda f: (f.mark, f.memory), reverse=True):
-        why = fence(one.mark, decided)
-        if one.mark.run_id > run_id:
-            why = f"it is of a later run than {run_id}"
-        if not why and not (why := fault(one)):
-            return one, tuple(skipped)
-        skipped.append(f"{one.mark} was passed over: {why}")
+    for candidate in sorted(candidates, key=lambda c: (c.mark, c.memory), reverse=True):
+        reason = fence(candidate.mark, decided)
+        if candidate.mark.run_id > run_id:
+            reason = f"it is of a later run than {run_id}"
+        if not reason and not (reason := fault(candidate)):
+            return candidate, tuple(skipped)
+        skipped.append(f"{candidate.mark} was passed over: {reason}")
     return None, tuple(skipped)
 
 
-def void(there: Iterable[CheckpointId], decisions: Iterable[RestoreDecision]) -> list[CheckpointId]:
+def void_checkpoints(marks: Iterable[CheckpointId], decisions: Iterable[RestoreDecision]) -> list[CheckpointId]:
     """List the checkpoints that never count again: a later run has restored an earlier one."""
     decided = tuple(decisions)
-    return [mark for mark in there if fence(mark, decided)]
+    return [mark for mark in marks if fence(mark, decided)]
 
 
-def expired(
-    there: Iterable[CheckpointId], whole: Iterable[CheckpointId], decisions: Iterable[RestoreDecision], keep: int
+def expired_checkpoints(
+    marks: Iterable[CheckpointId], whole_marks: Iterable[CheckpointId], decisions: Iterable[RestoreDecision], keep: int
 ) -> list[CheckpointId]:
     """List the checkpoints that may be deleted: those older than the newest `keep` whole ones that count."""
     decided = tuple(decisions)
-    good = sorted((mark for mark in whole if not fence(mark, decided)), reverse=True)[:keep]
+    good = sorted((mark for mark in whole_marks if not fence(mark, decided)), reverse=True)[:keep]
     if len(good) < keep:
         return []
-    return [mark for mark in there if mark < good[-1]]
+    return [mark for mark in marks if mark < good[-1]]
 
 
-def needless(decisions: Iterable[RestoreDecision], most: int) -> list[RestoreDecision]:
+def unneeded_decisions(decisions: Iterable[RestoreDecision], most: int) -> list[RestoreDecision]:
     """List unneeded decisions: a later one fences everything that they do, or `most` newer ones are kept.
 
     A run that crashes before it saves decides the same as the one before it, so of many such runs the last is enough.
     """
-    gone = list[RestoreDecision]()
-    kept = 0
+    unneeded = list[RestoreDecision]()
+    kept_count = 0
     later: RestoreDecision | None = None
-    for one in sorted(decisions, key=lambda made: made.run_id, reverse=True):
-        if later is not None and (kept == most or not _beyond(later.chosen, one.chosen)):
-            gone.append(one)
+    for decision in sorted(decisions, key=lambda decision: decision.run_id, reverse=True):
+        if later is not None and (kept_count == most or not _beyond(later.chosen, decision.chosen)):
+            unneeded.append(decision)
         else:
-            kept, later = kept + 1, one
-    return gone
+            kept_count, later = kept_count + 1, decision
+    return unneeded
 
 
 def _beyond(chosen: CheckpointId | None, before: CheckpointId | None) -> bool:

@@ -46,7 +46,7 @@ class SaveCount:
         self._order = 0
         self._newest = NOTHING_SAVED
 
-    def made(self, run_id: RunId) -> int:
+    def saves_of(self, run_id: RunId) -> int:
         """Return the number of saves of a run."""
         return self._order if run_id == self._run_id else 0
 
@@ -105,7 +105,7 @@ class CheckpointClient:
         """Notes a value of this rank for the job's samples."""
         self.beside: dict[str, Any] = {}
         """What a cut saved beside the state that was loaded last."""
-        self._told = ""
+        self._reported_failure = ""
         atexit.register(self.close)
 
     # -- what users call
@@ -141,7 +141,7 @@ class CheckpointClient:
     def next_order(self) -> int:
         """Return how many saves this run will have made with the next one."""
         with self._lock:
-            return self._count.made(self._connected().run_id) + 1
+            return self._count.saves_of(self._connected().run_id) + 1
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return the (step, state) that the life of this rank restores; None when there is nothing to restore.
@@ -154,29 +154,31 @@ class CheckpointClient:
             self._renewed()
             run_id = self._connected().run_id
             self.saved = self._count.newest(run_id)
-            if self._count.made(run_id):  # to the last save, also where it is in memory alone or still on its way
+            if self._count.saves_of(run_id):  # to the last save, also where it is in memory alone or still on its way
                 self.wait(self._connected().grace_s, everything=True)
             # Memory first, then disk: a copy in memory may be overwritten while it is read, or lack pieces of other
             # ranks.
             for memory in (True, False):
-                said, fds = self._request({"op": "choose", "memory": memory})
-                if "error" in said:
-                    raise CheckpointError(said["error"])
-                for word in said["skipped"]:
+                reply, fds = self._request({"op": "choose", "memory": memory})
+                if "error" in reply:
+                    raise CheckpointError(reply["error"])
+                for word in reply["skipped"]:
                     self._say(f"checkpoint: {word}")
-                if not said["source"]:
+                if not reply["source"]:
                     self.loaded = None
                     return None
-                mark = CheckpointId.of(said["mark"])
-                if said["source"] == "lost":
+                mark = CheckpointId.of(reply["mark"])
+                if reply["source"] == "lost":
                     raise CheckpointError(
                         f"step {mark.step} is to be restored, but is neither in memory nor on disk any more",
                         hint="its node may be gone: with the next restart an older checkpoint is chosen",
                     )
-                state = self._read(mark, said.get("world", 0), fds, into)
+                state = self._read(mark, reply.get("world", 0), fds, into)
                 if state is not None:
                     self.loaded = mark
-                    self._say(f"checkpoint: restored step {mark.step} from {said['source']}{self._resized(said)}")
+                    self._say(
+                        f"checkpoint: restored step {mark.step} from {reply['source']}{self._describe_resize(reply)}"
+                    )
                     return mark.step, state[0]
             raise CheckpointError(f"step {mark.step} cannot be read", hint="does the rank's old process still write?")
 
@@ -194,9 +196,9 @@ class CheckpointClient:
         with self._lock:
             if self._place is None:
                 return
-            said, _ = self._request({"op": "wait", "all": everything, "timeout_s": timeout_s})
-            if said["failed"]:
-                raise CheckpointError(said["failed"])
+            reply, _ = self._request({"op": "wait", "all": everything, "timeout_s": timeout_s})
+            if reply["failed"]:
+                raise CheckpointError(reply["failed"])
 
     def close(self, *, wait: bool = True) -> None:
         """End the client: wait for the disk within the grace, or leave that to the saver (`wait=False`).
@@ -277,13 +279,13 @@ class CheckpointClient:
         While the node is being drained, this waits until the process ends: a later copy could not reach the disk.
         """
         if all(_waits(slot) for slot in self._slots) or self._shut():
-            said, _ = self._request({"op": "free"})
-            if said["failed"] and said["failed"] != self._told:
-                self._told = said["failed"]
-                self._say(f"checkpoint: {said['failed']}")
+            reply, _ = self._request({"op": "free"})
+            if reply["failed"] and reply["failed"] != self._reported_failure:
+                self._reported_failure = reply["failed"]
+                self._say(f"checkpoint: {reply['failed']}")
             # With a disk that hangs the older copy is written over: the newest state is worth more in memory than an
             # old one on a disk that takes neither.
-            free = [slot for n, slot in enumerate(self._slots) if n not in said["busy"]] or self._slots
+            free = [slot for n, slot in enumerate(self._slots) if n not in reply["busy"]] or self._slots
         else:
             free = [slot for slot in self._slots if not _waits(slot)]
         return min(free, key=_age)
@@ -306,14 +308,16 @@ class CheckpointClient:
                 connect_to_own(connection, f"\0{place.address[1:]}")
                 wire = Wire(connection)
                 wire.send({"op": "hello", "place": asdict(place)})
-                got = wire.receive()
+                answer = wire.receive()
             except OSError as error:
                 connection.close()
                 raise CheckpointError(f"{place.name}: the saver does not answer: {error.strerror}") from error
             # Fenced: a later run has begun on this node, and what this process saves would not count.
-            if got is None or got[0]["fenced"]:
+            if answer is None or answer[0]["fenced"]:
                 connection.close()
-                raise CheckpointError(f"{place.name} cannot save: {got[0]['fenced'] if got else 'the saver went away'}")
+                raise CheckpointError(
+                    f"{place.name} cannot save: {answer[0]['fenced'] if answer else 'the saver went away'}"
+                )
             # A new saver knows nothing: it gets the memory that its predecessor had, and persists the copies in it.
             self._wire, self._place = wire, place
             if self._slots:
@@ -354,12 +358,12 @@ class CheckpointClient:
         """
         with self._lock:
             while True:
-                said, _ = self._request({"op": "shards", "question": dict(question)})
+                reply, _ = self._request({"op": "shards", "question": dict(question)})
                 # A refusal does not pass; `again` is an answer that may change.
-                if said["why"]:
-                    raise CheckpointError(said["why"])
-                if "again" not in said:
-                    return said
+                if reply["why"]:
+                    raise CheckpointError(reply["why"])
+                if "again" not in reply:
+                    return reply
 
     def _connected_wire(self) -> Wire:
         self._connected()
@@ -389,7 +393,7 @@ class CheckpointClient:
             CheckpointError: The second one went away too.
         """
         for last in (False, True):
-            wire, got = self._connected_wire(), None
+            wire, answer = self._connected_wire(), None
             try:
                 with suppress(OSError):
                     wire.send(message, fds or ())
@@ -400,35 +404,35 @@ class CheckpointClient:
                         self._say(
                             f"checkpoint: {message['op']}: no answer for {waited:g} s; is {self._folder} reachable?"
                         )
-                    got = wire.receive()
+                    answer = wire.receive()
             finally:
                 # Also where the thread was interrupted, for the same reason: its answer comes over this connection.
-                if got is None:
+                if answer is None:
                     self._disconnect()
-            if got is not None:
-                return got
+            if answer is not None:
+                return answer
             if last:
                 break
         raise CheckpointError("the saver of this node went away", hint="it is one process per node; see its log")
 
     # -- reading
 
-    def _resized(self, said: Mapping[str, Any]) -> str:
+    def _describe_resize(self, reply: Mapping[str, Any]) -> str:
         """Say what happens to a checkpoint that another number of ranks saved; empty if the number is the same."""
         place = self._connected()
-        there = said.get("world", place.world)
-        if there == place.world:
+        saved_world = reply.get("world", place.world)
+        if saved_world == place.world:
             return ""
-        whose = place.rank if place.rank < there else 0
-        words = f"; {counted(there, 'rank')} saved it and {place.world} load it: sharded tensors are put together anew"
-        return f"{words}, all else is what rank {whose} saved"
+        source_rank = place.rank if place.rank < saved_world else 0
+        words = f"; {counted(saved_world, 'rank')} saved it and {place.world} load it: sharded tensors are put together"
+        return f"{words} anew, all else is what rank {source_rank} saved"
 
     def _read(self, mark: CheckpointId, world: int, fds: list[int], into: Any) -> tuple[Any] | None:
         """Return the state in a tuple; None when memory changed during the read, or lacks pieces of other ranks."""
         place = self._connected()
         # A rank that the saved world did not have starts with rank 0's unsharded values.
-        whose = place.rank if place.rank < world else 0
-        data = _mapped(fds[0]) if fds else self._map_part(mark, whose, world)
+        source_rank = place.rank if place.rank < world else 0
+        data = _mapped(fds[0]) if fds else self._map_part(mark, source_rank, world)
         head = read_head(data)
         if head is None or head.state != WHOLE or head.mark != mark:
             return None
@@ -437,7 +441,9 @@ class CheckpointClient:
             # Memory has this rank's pieces alone; another sharding needs those of all ranks, which are on disk.
             if fds and place.world > 1:
                 return None
-            others = (data if fds or rank == whose else self._map_part(mark, rank, world) for rank in range(world or 1))
+            others = (
+                data if fds or rank == source_rank else self._map_part(mark, rank, world) for rank in range(world or 1)
+            )
             fit([(state if part is data else _pieces(part), part) for part in others], into)
         if into is not None:
             state = fill(state, into, "state")
@@ -448,9 +454,9 @@ class CheckpointClient:
         """Map a part on disk. Each load checks every byte: the check of the saver that decided may be long ago."""
         place = self._connected()
         folder = Folder.of(place)
-        if why := folder.check_part(mark, rank, world):
+        if fault := folder.check_part(mark, rank, world):
             raise CheckpointError(
-                f"{place.name} cannot restore {mark}: {why}",
+                f"{place.name} cannot restore {mark}: {fault}",
                 hint="with the next restart an older checkpoint is chosen",
             )
         return _mapped(folder.part(mark, rank))

@@ -42,54 +42,54 @@ def read_state(folder: Folder, mark: CheckpointId, rank: int, *, trust: bool, sa
         UsageError: There is no such rank, or the state needs classes that are not on the allow-list.
     """
     # Before anything is unpickled: a corrupt index may name any class.
-    if why := folder.check(mark):
-        raise CheckpointError(f"{mark} cannot be exported: {why}", hint="see dljob checkpoint verify")
+    if fault := folder.check(mark):
+        raise CheckpointError(f"{mark} cannot be exported: {fault}", hint="see dljob checkpoint verify")
     manifest = folder.manifest(mark)
     world = manifest.world if manifest else 0
     if not 0 <= rank < world:
         raise UsageError(f"{mark} has no rank {rank}: {world} saved it, counted from 0")
     # The rank itself first: without sharded tensors the other parts are never read.
-    state = _loaded(folder.part(mark, rank), trust=trust, say=say)
+    state = _load_part(folder.part(mark, rank), trust=trust, say=say)
     if not any_in(state):
         return state
     parts = [_mapped(folder.part(mark, n)) for n in range(world)]
     # Never with `--trust`'s unpickler: only the pieces of the other ranks are wanted, not their objects.
-    others = [_unpacked(part, listed_unpacker()[0], tensors=False) for part in parts]
+    part_states = [_unpickle(part, listed_unpacker()[0], tensors=False) for part in parts]
     pieces: dict[str, list[tuple[TensorPiece, mmap.mmap]]] = {}
-    for part, other in zip(parts, others, strict=True):
-        for path, leaf in walk(other):
+    for part, part_state in zip(parts, part_states, strict=True):
+        for path, leaf in walk(part_state):
             if isinstance(leaf, TensorPiece):
                 pieces.setdefault(path, []).append((leaf, part))
     return _joined(state, "state", pieces)
 
 
-def _loaded(path: Path, *, trust: bool, say: Callable[[str], None]) -> Any:
+def _load_part(path: Path, *, trust: bool, say: Callable[[str], None]) -> Any:
     part = _mapped(path)
     # A first pass with stubs only learns the names. It may fail on them; only an error without any is the checkpoint's.
     unpacker, names = listed_unpacker()
     try:
-        state = _unpacked(part, unpacker, tensors=True)
+        state = _unpickle(part, unpacker, tensors=True)
     except CheckpointError:
         if not names:
             raise
         state = None
     if not names:
         return state
-    told = ", ".join(sorted(names))
+    class_names = ", ".join(sorted(names))
     if not trust:
         raise UsageError(
-            f"the state needs code that is not on the allow-list: {told}",
+            f"the state needs code that is not on the allow-list: {class_names}",
             hint="unpickling runs it: add --trust only where you know who wrote the checkpoint",
         )
-    say(f"unpickling runs this code: {told}")
-    return _unpacked(part, Unpacker, tensors=True)
+    say(f"unpickling runs this code: {class_names}")
+    return _unpickle(part, Unpacker, tensors=True)
 
 
-def _unpacked(part: mmap.mmap, unpacker: type[Unpacker], *, tensors: bool) -> Any:
+def _unpickle(part: mmap.mmap, unpacker: type[Unpacker], *, tensors: bool) -> Any:
     head = read_head(part)
     try:
-        found = unpack(part, PAGE, head.index if head else 0, tensors=tensors, unpacker=unpacker)
-        return without_beside(found)[0]
+        state = unpack(part, PAGE, head.index if head else 0, tensors=tensors, unpacker=unpacker)
+        return without_beside(state)[0]
     except Exception as error:
         raise CheckpointError(f"the state cannot be unpickled: {type(error).__name__}: {error}") from error
 
@@ -117,16 +117,16 @@ def _assemble(path: str, pieces: list[tuple[TensorPiece, mmap.mmap]]) -> Any:
     import torch
 
     first = pieces[0][0]
-    made = torch.empty(first.layout[0], dtype=getattr(torch, first.dtype))
+    tensor = torch.empty(first.layout[0], dtype=getattr(torch, first.dtype))
     # A mask, since replicas overlap: counting elements would accept a tensor with a hole.
     filled = torch.zeros(first.layout[0], dtype=torch.bool)
     for piece, data in pieces:
         at = tuple(slice(start, start + size) for start, size in zip(piece.layout[1], piece.shape, strict=True))
-        made[at] = read_tensor(data, piece.at, piece.dtype, piece.shape)
+        tensor[at] = read_tensor(data, piece.at, piece.dtype, piece.shape)
         filled[at] = True
     if not bool(filled.all()):
         raise CheckpointError(f"{path}: the saved pieces do not fill the tensor")
-    return made
+    return tensor
 
 
 def selected(state: Any, path: str) -> Any:
@@ -139,15 +139,15 @@ def selected(state: Any, path: str) -> Any:
     """
     for key in path.split(".") if path else ():
         if isinstance(state, Mapping):
-            found = next((value for name, value in cast("Mapping[Any, Any]", state).items() if str(name) == key), None)
+            part = next((value for name, value in cast("Mapping[Any, Any]", state).items() if str(name) == key), None)
         elif isinstance(state, (list, tuple)) and key.isdecimal() and int(key) < len(state):
-            found = cast("list[Any]", state)[int(key)]
+            part = cast("list[Any]", state)[int(key)]
         else:
-            found = None
-        if found is None:
+            part = None
+        if part is None:
             keys = ", ".join(map(str, cast("Mapping[Any, Any]", state))) if isinstance(state, Mapping) else "nothing"
             raise UsageError(f"--only {path}: there is no {key!r}; there is {keys}")
-        state = found
+        state = part
     return state
 
 
@@ -177,15 +177,15 @@ def _leaves(state: Mapping[Any, Any], form: Format) -> Iterator[tuple[str, Any]]
     Raises:
         UsageError: Two leaves have the same name, or the format cannot hold a value.
     """
-    refused, seen = list[str](), set[str]()
+    refused, used_names = list[str](), set[str]()
     for name, value in _flat(state, ""):
-        if name in seen:
+        if name in used_names:
             refused.append(f"{name} (two entries have this name)")
-        elif form == "safetensors" and (why := _no_tensor(value)):
-            refused.append(f"{name} ({why})")
+        elif form == "safetensors" and (kind := _no_tensor(value)):
+            refused.append(f"{name} ({kind})")
         else:
             yield name, value
-        seen.add(name)
+        used_names.add(name)
     if refused:
         more = f", and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
         raise UsageError(

@@ -29,7 +29,7 @@ from typing import Any
 from dljob.errors import CheckpointError
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 from dljob.runtime.checkpoint import disk
-from dljob.runtime.checkpoint.choice import Found, expired, needless, void
+from dljob.runtime.checkpoint.choice import Candidate, expired_checkpoints, unneeded_decisions, void_checkpoints
 from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
 from dljob.runtime.checkpoint.sealed import DamagedError, NewerFormatError, newer_format, seal, unseal
 from dljob.runtime.checkpoint.slot import FORMAT, PAGE, WHOLE, CopyHeader, later_format, read_head
@@ -98,7 +98,7 @@ class Decisions:
     `damaged` has the reasons for skipping others; `newer` those of a later format, which may fence any checkpoint.
     """
 
-    made: tuple[RestoreDecision, ...] = ()
+    decisions: tuple[RestoreDecision, ...] = ()
     damaged: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
 
@@ -124,8 +124,8 @@ class Folder:
 
     def marks(self) -> list[CheckpointId]:
         """List all checkpoints in the folder, whole or not, oldest first; foreign names are ignored."""
-        found = ((name, m) for name in disk.names_in(self.path) if (m := _STEP.fullmatch(name)))
-        marks = ((name, CheckpointId(RunId(int(m[2]), int(m[3])), int(m[1]), int(m[4] or 0))) for name, m in found)
+        matches = ((name, m) for name in disk.names_in(self.path) if (m := _STEP.fullmatch(name)))
+        marks = ((name, CheckpointId(RunId(int(m[2]), int(m[3])), int(m[1]), int(m[4] or 0))) for name, m in matches)
         # Only the one spelling that we write: `step-0000...` with other leading zeros would be a second folder for the
         # same mark.
         return sorted(mark for name, mark in marks if _name(mark) == name)
@@ -187,23 +187,25 @@ class Folder:
         """
         # The files first: they are cheaper to ask than PrimeMaster.
         decisions = self.decisions()
-        if why := fence(mark, decisions) or _forgotten(mark, decisions):
-            return f"fenced: {why}"
-        heads = [head_of(self.part(mark, rank)) for rank in range(world)]
+        if reason := fence(mark, decisions) or _forgotten(mark, decisions):
+            return f"fenced: {reason}"
+        part_heads = [head_of(self.part(mark, rank)) for rank in range(world)]
         # Headers alone: a part gets its name only when it is complete, and `load` checks every byte.
-        whole = all(found is not None and _fits(found[0], mark, rank, world) for rank, found in enumerate(heads))
+        is_complete = all(
+            part is not None and _fits(part[0], mark, rank, world) for rank, part in enumerate(part_heads)
+        )
         # The journal first, and only once all parts are there: a frozen process of an earlier run may wake up between
         # the check of the files above and the manifest below, and only PrimeMaster orders it against the newer decision
         # (ADR 28).
-        if not whole or (why := ask()) is None:
+        if not is_complete or (reason := ask()) is None:
             return "waiting"
-        if why:
-            return f"fenced: {why}"
+        if reason:
+            return f"fenced: {reason}"
         parts = [
-            {"rank": n, "file": self.part(mark, n).name, "bytes": found[0].total, "crc32": found[1]}
-            | {"incarnation": found[0].incarnation}
-            for n, found in enumerate(heads)
-            if found is not None
+            {"rank": n, "file": self.part(mark, n).name, "bytes": part_head[0].total, "crc32": part_head[1]}
+            | {"incarnation": part_head[0].incarnation}
+            for n, part_head in enumerate(part_heads)
+            if part_head is not None
         ]
         run = {"attempt": mark.run_id.attempt, "number": mark.run_id.number}
         body = {"version": VERSION, "step": mark.step, "revision": mark.revision, "life": run, "world": world}
@@ -231,12 +233,12 @@ class Folder:
         run_id, chosen = decision.run_id, decision.chosen
         path = self.path / _decision_name(run_id)
         disk.make_folder(path.parent)
-        own = {"attempt": run_id.attempt, "number": run_id.number}
-        text = seal({"version": VERSION, "life": own, "restored": chosen and chosen.json()})
+        run = {"attempt": run_id.attempt, "number": run_id.number}
+        text = seal({"version": VERSION, "life": run, "restored": chosen and chosen.json()})
         try:
             created = disk.create(path, text)
         except OSError:  # the volume may be full of what this very decision voids
-            self._remove(self._torn(void(self.marks(), [decision])))
+            self._remove(self._torn(void_checkpoints(self.marks(), [decision])))
             created = disk.create(path, text)
         if not created:
             try:
@@ -255,22 +257,22 @@ class Folder:
 
         These are the ones older than the newest `keep` that are not `needed`, and torn ones that a later run voided.
         """
-        there, decisions = self.marks(), self.decisions()
-        whole = self._whole(there, decisions, keep)
-        old = [mark for mark in expired(there, whole, decisions, keep) if mark not in needed]
-        return self._remove([*old, *self._torn(void(there, decisions))])
+        marks, decisions = self.marks(), self.decisions()
+        whole_marks = self._newest_whole(marks, decisions, keep)
+        old = [mark for mark in expired_checkpoints(marks, whole_marks, decisions, keep) if mark not in needed]
+        return self._remove([*old, *self._torn(void_checkpoints(marks, decisions))])
 
     def collect(self) -> list[CheckpointId]:
         """Delete torn checkpoints that a later run has voided; runs that crash would fill the volume with them."""
-        return self._remove(self._torn(void(self.marks(), self.decisions())))
+        return self._remove(self._torn(void_checkpoints(self.marks(), self.decisions())))
 
     def forget(self) -> list[RestoreDecision]:
         """Delete unneeded decisions: each crash of a restart loop leaves one, and every save reads all of them."""
-        gone = needless(self.decisions(), RUNS)
-        for one in gone:
+        unneeded = unneeded_decisions(self.decisions(), RUNS)
+        for decision in unneeded:
             with suppress(OSError):  # it is read as ever, and the next decision tries again
-                (self.path / _decision_name(one.run_id)).unlink()
-        return gone
+                (self.path / _decision_name(decision.run_id)).unlink()
+        return unneeded
 
     def _torn(self, marks: Iterable[CheckpointId]) -> list[CheckpointId]:
         """Keep only the marks without a manifest.
@@ -281,10 +283,10 @@ class Folder:
 
     def _remove(self, marks: Iterable[CheckpointId]) -> list[CheckpointId]:
         # What this version cannot read may be all that a later one has, and whether it is needed cannot be known here.
-        gone = sorted(mark for mark in set(marks) if self._deletable(mark))
-        for mark in gone:
+        deletable = sorted(mark for mark in set(marks) if self._deletable(mark))
+        for mark in deletable:
             disk.remove_folder(self.at(mark), MANIFEST)
-        return gone
+        return deletable
 
     # -- reading
 
@@ -347,21 +349,21 @@ class Folder:
 
     def oldest(self) -> CheckpointId | None:
         """Return the oldest of the checkpoints that stay on disk; None without one."""
-        whole = self._whole(self.marks(), self.decisions(), KEEP)
-        return whole[-1] if whole else None
+        whole_marks = self._newest_whole(self.marks(), self.decisions(), KEEP)
+        return whole_marks[-1] if whole_marks else None
 
-    def _whole(
-        self, there: Sequence[CheckpointId], decisions: Sequence[RestoreDecision], most: int
+    def _newest_whole(
+        self, marks: Sequence[CheckpointId], decisions: Sequence[RestoreDecision], most: int
     ) -> list[CheckpointId]:
         """List the newest `most` checkpoints that count, the newest first."""
-        whole = list[CheckpointId]()
-        for mark in reversed(there):
+        whole_marks = list[CheckpointId]()
+        for mark in reversed(marks):
             if not fence(mark, decisions) and self._counts(mark):
-                whole.append(mark)
+                whole_marks.append(mark)
             # Stop at the newest `most`: each further manifest would be a read on a shared volume at every save.
-            if len(whole) == most:
+            if len(whole_marks) == most:
                 break
-        return whole
+        return whole_marks
 
     def _counts(self, mark: CheckpointId) -> bool:
         try:
@@ -371,15 +373,15 @@ class Folder:
 
     def decisions(self) -> list[RestoreDecision]:
         """List the decisions that can be trusted."""
-        return list(self.records().made)
+        return list(self.records().decisions)
 
     def records(self) -> Decisions:
         """Read all decisions in the folder, and the reasons for skipping damaged ones."""
-        made, damaged, newer = list[RestoreDecision](), list[str](), list[str]()
+        decisions, damaged, newer = list[RestoreDecision](), list[str](), list[str]()
         named = ((name, m) for name in disk.names_in(self.path) if (m := _RESTORE.fullmatch(name)))
         for name, m in named:
             try:
-                made.append(_read_decision(self.path / name, RunId(int(m[1]), int(m[2]))))
+                decisions.append(_read_decision(self.path / name, RunId(int(m[1]), int(m[2]))))
             # `forget` of another saver may delete a file between the listing and the read.
             except FileNotFoundError:
                 continue
@@ -389,24 +391,25 @@ class Folder:
                 newer.append(f"{name}: {error}")
             except DamagedError as error:
                 damaged.append(f"{name} is passed over, it is damaged: {error}")
-        return Decisions(tuple(made), tuple(damaged), tuple(newer))
+        return Decisions(tuple(decisions), tuple(damaged), tuple(newer))
 
-    def found(self) -> Iterator[Found]:
+    def candidates(self) -> Iterator[Candidate]:
         """Yield the checkpoints, newest first. Of those with a manifest, no byte of a part has been checked yet."""
         for mark in reversed(self.marks()):
             try:
-                said = self.manifest(mark)
-                yield Found(mark, said.world) if said else Found(mark, 0, bad=self._unwhole(mark))
+                manifest = self.manifest(mark)
+                world, fault = (manifest.world, "") if manifest else (0, self._describe_incomplete(mark))
+                yield Candidate(mark, world, bad=fault)
             except DamagedError as error:
-                yield Found(mark, 0, bad=str(error))
+                yield Candidate(mark, 0, bad=str(error))
 
-    def unsaid(self, enough: int = KEEP) -> list[tuple[CheckpointId, int]]:
+    def uncommitted(self, enough: int = KEEP) -> list[tuple[CheckpointId, int]]:
         """List (mark, world) of checkpoints that have a part but no valid manifest, oldest first.
 
         The writer of the last part died before the manifest, or the manifest is damaged. Checkpoints older than the
         newest `enough` that count are left out: nobody would restore them.
         """
-        found = list[tuple[CheckpointId, int]]()
+        uncommitted = list[tuple[CheckpointId, int]]()
         for mark in reversed(self.marks()):
             if self._counts(mark):
                 enough -= 1
@@ -417,8 +420,8 @@ class Folder:
                 continue
             names = (name for name in disk.names_in(self.at(mark)) if _PART.fullmatch(name))
             if head := next((head for name in names if (head := head_of(self.at(mark) / name))), None):
-                found.append((mark, head[0].world))
-        return found[::-1]
+                uncommitted.append((mark, head[0].world))
+        return uncommitted[::-1]
 
     def used(self) -> bool:
         """Return whether a world has saved or loaded here."""
@@ -436,9 +439,9 @@ class Folder:
         except OSError:  # it was deleted meanwhile
             return None
 
-    def _unwhole(self, mark: CheckpointId) -> str:
-        if why := self._newer_part(mark):
-            return why
+    def _describe_incomplete(self, mark: CheckpointId) -> str:
+        if newer_part := self._newer_part(mark):
+            return newer_part
         parts = sum(_PART.fullmatch(name) is not None for name in disk.names_in(self.at(mark)))
         return f"it is not whole: {counted(parts, 'part')} and no manifest"
 
@@ -448,17 +451,19 @@ class Folder:
         Reads every byte of it.
         """
         try:
-            said = self.manifest(mark)
+            manifest = self.manifest(mark)
         except DamagedError as error:
             return str(error)
-        if said is None:
-            return self._unwhole(mark)
-        if said.world == 1:
-            return self.check_part(mark, 0, 1, said.parts[0])
+        if manifest is None:
+            return self._describe_incomplete(mark)
+        if manifest.world == 1:
+            return self.check_part(mark, 0, 1, manifest.parts[0])
         # zlib.crc32 and reads release the GIL, so four threads check parts at the speed of the volume.
         with ThreadPoolExecutor(4) as pool:
-            whys = pool.map(lambda n: self.check_part(mark, n, said.world, said.parts[n]), range(said.world))
-            return next((why for why in whys if why), "")
+            faults = pool.map(
+                lambda n: self.check_part(mark, n, manifest.world, manifest.parts[n]), range(manifest.world)
+            )
+            return next((fault for fault in faults if fault), "")
 
     def has_whole_parts(self, mark: CheckpointId) -> bool:
         """Return whether each rank's part is whole, without a manifest's word; reads every byte."""
@@ -471,7 +476,7 @@ class Folder:
         path = self.part(mark, rank)
         try:
             with os.fdopen(disk.open_file(path), "rb", buffering=0) as file:
-                return f"{path.name} {why}" if (why := _fault(file, (mark, rank, world), record)) else ""
+                return f"{path.name} {fault}" if (fault := _find_fault(file, (mark, rank, world), record)) else ""
         except OSError as error:
             return f"{path.name} cannot be read: {error.strerror}"
 
@@ -487,7 +492,7 @@ def _decision_name(run_id: RunId) -> str:
 
 def _forgotten(mark: CheckpointId, decisions: Sequence[RestoreDecision]) -> str:
     """Return why a checkpoint older than all kept decisions does not count; empty: it may count."""
-    oldest = min((one.run_id for one in decisions), default=mark.run_id)
+    oldest = min((decision.run_id for decision in decisions), default=mark.run_id)
     # `forget` has deleted the decision that fenced this run, so the mark would look unfenced.
     forgotten = len(decisions) >= RUNS and mark.run_id < oldest
     return f"run {mark.run_id} is longer ago than the last {RUNS} that saved" if forgotten else ""
@@ -500,10 +505,10 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
         DamagedError: It belongs to another checkpoint, or its members are not those of a manifest.
     """
     try:
-        own = CheckpointId(RunId(**body["life"]), body["step"], body.get("revision", 0))
+        manifest_mark = CheckpointId(RunId(**body["life"]), body["step"], body.get("revision", 0))
         # A manifest that was copied to another folder would vouch for parts that it never saw.
-        if own != mark:
-            raise DamagedError(f"it belongs to {own}")
+        if manifest_mark != mark:
+            raise DamagedError(f"it belongs to {manifest_mark}")
         if body["world"] < 1 or len(body["parts"]) != body["world"]:
             raise DamagedError(f"{counted(len(body['parts']), 'part')} for {counted(body['world'], 'rank')}")
         for n, part in enumerate(body["parts"]):
@@ -516,9 +521,9 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
 
 def _read_decision(path: Path, run_id: RunId) -> RestoreDecision:
     """Return a decision. Raises OSError, DamagedError."""
-    found = path.stat()
+    file_stat = path.stat()
     # A replaced file has another inode, so the cache never returns the damaged one that it replaced.
-    return _decision(path, run_id, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _decision(path, run_id, (file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns))
 
 
 @lru_cache(DECISIONS)
@@ -541,32 +546,32 @@ def _fits(head: CopyHeader, mark: CheckpointId, rank: int, world: int) -> bool:
     return (head.mark, head.rank, head.world) == (mark, rank, world)
 
 
-def _fault(file: Any, of: tuple[CheckpointId, int, int], record: PartRecord | None) -> str:
+def _find_fault(file: Any, expected: tuple[CheckpointId, int, int], record: PartRecord | None) -> str:
     """Return what is wrong with a part; empty if nothing is. `of` is the (mark, rank, world) that it must belong to."""
     size = os.fstat(file.fileno()).st_size
     if record is not None and size != record.size + _TRAILER.size:
         return f"is torn: {size} bytes, {record.size + _TRAILER.size} were written"
-    crc, left, head, version = 0, size - _TRAILER.size, None, None
-    while left > 0:
-        piece = file.read(min(CHUNK, left))
+    crc, bytes_left, head, version = 0, size - _TRAILER.size, None, None
+    while bytes_left > 0:
+        piece = file.read(min(CHUNK, bytes_left))
         if not piece:
-            return f"is torn: {left} bytes are missing"
-        if left == size - _TRAILER.size:
+            return f"is torn: {bytes_left} bytes are missing"
+        if bytes_left == size - _TRAILER.size:
             head, version = read_head(piece), later_format(piece)
-        crc, left = zlib.crc32(piece, crc), left - len(piece)
+        crc, bytes_left = zlib.crc32(piece, crc), bytes_left - len(piece)
     tail = file.read(_TRAILER.size)
     # A flipped bit in the magic number is no later format.
     if version is not None and record is not None and record.crc == crc:
         return f"is of a later dljob: {newer_format(version, FORMAT)}"
     if head is None or len(tail) != _TRAILER.size:
         return f"is torn: {size} bytes"
-    end, told, low = _TRAILER.unpack(tail)
+    end, tail_crc, low = _TRAILER.unpack(tail)
     if record is not None and record.crc != crc:
         return f"is corrupt: CRC-32 {crc:08x}, {record.crc:08x} was written"
-    if (end, told, low) != (_END, crc, (size - _TRAILER.size) & 0xFFFFFFFF) or head.total != size - _TRAILER.size:
-        return f"is corrupt: CRC-32 {crc:08x}, its trailer says {told:08x}"
+    if (end, tail_crc, low) != (_END, crc, (size - _TRAILER.size) & 0xFFFFFFFF) or head.total != size - _TRAILER.size:
+        return f"is corrupt: CRC-32 {crc:08x}, its trailer says {tail_crc:08x}"
     # A file under another part's name has a right CRC-32: only its header tells that it was moved or copied.
-    return "" if head.state == WHOLE and _fits(head, *of) else "is another rank's or another checkpoint's"
+    return "" if head.state == WHOLE and _fits(head, *expected) else "is another rank's or another checkpoint's"
 
 
 def head_of(path: Path) -> tuple[CopyHeader, int] | None:

@@ -31,12 +31,12 @@ class FinalSave:
     def __init__(
         self,
         changed: threading.Condition,
-        held: Callable[[], list[Holding]],
+        holdings: Callable[[], list[Holding]],
         flush: Callable[..., str],
         bring: Callable[[str, float], str],
     ) -> None:
         self._changed = changed
-        self._pending = held
+        self._holdings = holdings
         self._flush = flush
         self._bring = bring
         self._began: float | None = None
@@ -45,12 +45,12 @@ class FinalSave:
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Answer `flush` or `last`, from a process that is no rank, with the unsaved copies and the newest steps."""
         within = float(message["timeout_s"])
-        failed = self.last(within) if message["op"] == "last" else self._flush(within, alive=True)
+        failed = self.save_all(within) if message["op"] == "last" else self._flush(within, alive=True)
         with self._changed:
-            newest = {held.place.name: whole[0][1].step for held in self._pending() if (whole := held.whole())}
+            newest = {h.place.name: copies[0][1].step for h in self._holdings() if (copies := h.whole_copies())}
         return {"failed": failed, "steps": newest}
 
-    def last(self, timeout_s: float) -> str:
+    def save_all(self, timeout_s: float) -> str:
         """Save everything once no rank copies any more; return why not all is on disk, else empty."""
         end = time.monotonic() + timeout_s
         with self._changed:
@@ -58,13 +58,14 @@ class FinalSave:
             self._began = self._began or time.monotonic()
             # The hook of a pod and PrimeMaster may both order it: ranks are held for the longer one.
             self._until = max(self._until, end + HELD_S)
-            self._shut(True)
+            self._set_shut(True)
         # 2. Copies that have begun may end: they are the newest, and a torn one is worth nothing.
         still = min(end, time.monotonic() + STILL_S)
-        while time.monotonic() < still and self._copying():
+        while time.monotonic() < still and self._is_copying():
             time.sleep(LOOK_S)
         failed = self._flush(_remaining(end), alive=True)
-        while not failed and self._unsaved() and time.monotonic() < end:  # their writers were busy with older copies
+        # Again while there are any: their writers were busy with older copies.
+        while not failed and self._has_unsaved() and time.monotonic() < end:
             failed = self._flush(_remaining(end), alive=True)
         return failed or self._bring("", _remaining(end))
 
@@ -73,31 +74,31 @@ class FinalSave:
         if asked not in SAVING:
             return
         with self._changed:
-            while (left := self._until - time.monotonic()) > 0:
+            while (remaining_s := self._until - time.monotonic()) > 0:
                 if rank.ended():
                     return
-                self._changed.wait(min(left, GONE_S))
+                self._changed.wait(min(remaining_s, GONE_S))
             if self._began is not None:
                 self._began = None
                 # The node has stayed after all: ranks save again.
-                self._shut(False)
+                self._set_shut(False)
 
     def impatient(self) -> bool:
         """Return whether PrimeMaster has used up its time to answer during a last save."""
         began = self._began
         return began is not None and time.monotonic() - began > ANSWER_S
 
-    def _copying(self) -> bool:
+    def _is_copying(self) -> bool:
         with self._changed:
-            return any(held.writing() for held in self._pending())
+            return any(holding.writing() for holding in self._holdings())
 
-    def _unsaved(self) -> bool:
+    def _has_unsaved(self) -> bool:
         with self._changed:
-            return any(held.unsaved(all_of_it=held.place.save_on_exit) for held in self._pending())
+            return any(holding.unsaved_copies(all_of_it=holding.place.save_on_exit) for holding in self._holdings())
 
-    def _shut(self, value: bool) -> None:  # noqa: FBT001 - a flag in memory
-        for held in self._pending():
-            for slot in held.slots:
+    def _set_shut(self, value: bool) -> None:  # noqa: FBT001 - a flag in memory
+        for holding in self._holdings():
+            for slot in holding.slots:
                 slot.shut = value
 
 

@@ -33,11 +33,11 @@ class Holding:
     fenced: str = ""
     """Why no save of this process counts any more."""
     ended_at: float = 0.0
-    told: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    unreported_positions: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The data positions done before its saves that PrimeMaster does not know of yet."""
-    kept: bool = False
+    is_peer_copy: bool = False
     """Whether it is kept for another node, which has the same copy while it lives."""
-    there: dict[int, CheckpointId] = field(default_factory=dict[int, CheckpointId])
+    peer_marks: dict[int, CheckpointId] = field(default_factory=dict[int, CheckpointId])
     """The checkpoints of which a peer node has a copy, by the order of their saves."""
     offered: int = 0
     """The order of the last save that was offered to a peer node."""
@@ -45,7 +45,7 @@ class Holding:
     """The number of that offer, among all of this saver."""
     restored: CheckpointId | None = None
     """The checkpoint that its process was told to restore; None: it has not loaded, or found none."""
-    telling: threading.Lock = field(default_factory=threading.Lock)
+    report_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ended(self) -> bool:
         """Return whether its process has left, or is dead although the socket has not told so yet."""
@@ -55,15 +55,15 @@ class Holding:
         poll.register(self.process, select.POLLIN)
         return bool(poll.poll(0))
 
-    def whole(self) -> list[tuple[int, CopyHeader]]:
+    def whole_copies(self) -> list[tuple[int, CopyHeader]]:
         """List the slots that hold a whole copy, newest first."""
         heads = ((number, slot.head) for number, slot in enumerate(self.slots))
         return sorted(((n, h) for n, h in heads if h and h.state == WHOLE), key=lambda nh: -nh[1].order)
 
-    def unsaved(self, *, all_of_it: bool) -> list[tuple[int, CopyHeader]]:
+    def unsaved_copies(self, *, all_of_it: bool) -> list[tuple[int, CopyHeader]]:
         """List the whole copies that belong on disk and are not there, oldest first."""
-        left = [(n, h) for n, h in self.whole() if h.order != self.slots[n].saved and (h.persist or all_of_it)]
-        return [] if self.fenced else left[::-1]
+        copies = [(n, h) for n, h in self.whole_copies() if h.order != self.slots[n].saved and (h.persist or all_of_it)]
+        return [] if self.fenced else copies[::-1]
 
     def writing(self) -> bool:
         """Return whether its process is copying just now."""
@@ -71,7 +71,7 @@ class Holding:
 
     def holds(self, mark: CheckpointId) -> int | None:
         """Return the slot with that checkpoint; None if this process does not hold it."""
-        return next((n for n, h in self.whole() if h.mark == mark), None)
+        return next((n for n, h in self.whole_copies() if h.mark == mark), None)
 
     def replace(self, fds: list[int]) -> None:
         """Map other memory instead of the present one."""
@@ -83,11 +83,11 @@ class Holding:
 
         Copies in it that are not on disk are not lost with it.
         """
-        aside = Holding(self.place, self.slots, alive=False, ended_at=now, there=self.there)
+        aside = Holding(self.place, self.slots, alive=False, ended_at=now, peer_marks=self.peer_marks)
         aside.offered, aside.turn = self.offered, self.turn
         # Shared: the data positions of its saves must be known before a copy that was set aside counts, too (ADR 28).
-        aside.told, aside.telling = self.told, self.telling
-        self.slots, self.there = [], {}
+        aside.unreported_positions, aside.report_lock = self.unreported_positions, self.report_lock
+        self.slots, self.peer_marks = [], {}
         return aside
 
     def drop(self) -> None:
@@ -97,13 +97,13 @@ class Holding:
         self.slots = []
 
 
-def newest_whole(held: Iterable[Holding]) -> CheckpointId | None:
+def newest_whole_mark(holdings: Iterable[Holding]) -> CheckpointId | None:
     """Return the newest checkpoint of which living processes hold the parts of all ranks; None without one."""
-    there = defaultdict[tuple[CheckpointId, int], set[int]](set)
-    for holding in held:
-        for _, head in holding.whole() if holding.alive and not holding.fenced else ():
-            there[head.mark, head.world].add(head.rank)
-    return max((mark for (mark, world), ranks in there.items() if len(ranks) == world), default=None)
+    saved_ranks = defaultdict[tuple[CheckpointId, int], set[int]](set)
+    for holding in holdings:
+        for _, head in holding.whole_copies() if holding.alive and not holding.fenced else ():
+            saved_ranks[head.mark, head.world].add(head.rank)
+    return max((mark for (mark, world), ranks in saved_ranks.items() if len(ranks) == world), default=None)
 
 
 def dup(slot: Slot) -> int:

@@ -25,15 +25,15 @@ class CheckpointRow:
     size: int
     saved_at: float | None
     state: str
-    why: str = ""
+    reason: str = ""
 
 
 def worlds(root: Path) -> list[tuple[str, Folder]]:
     """List name and folder of each world that saved in a folder or below it."""
-    found = ((path, Folder(path)) for path in _folders(root, DEPTH))
+    folders = ((path, Folder(path)) for path in _folders(root, DEPTH))
     return [
         (root.resolve().name if path == root else str(path.relative_to(root)), folder)
-        for path, folder in found
+        for path, folder in folders
         if folder.used()
     ]
 
@@ -48,22 +48,22 @@ def rows(world: str, folder: Folder, *, read_all: bool = False) -> Iterator[Chec
             yield CheckpointRow(world, mark, 0, folder.size(mark), folder.saved_at(mark), "newer", str(error))
             continue
         except DamagedError as error:
-            why = str(error)
+            reason = str(error)
             # What cannot be read cannot be replaced either, a folder for example.
             if read_all and not isinstance(error.__cause__, OSError) and not fence(mark, decisions):
-                why += "; its parts are whole: a load repairs it" if folder.has_whole_parts(mark) else ""
-            yield CheckpointRow(world, mark, 0, folder.size(mark), None, "damaged", why)
+                reason += "; its parts are whole: a load repairs it" if folder.has_whole_parts(mark) else ""
+            yield CheckpointRow(world, mark, 0, folder.size(mark), None, "damaged", reason)
             continue
         if manifest is None:
             state = "newer" if folder.newer(mark) else "torn"
             yield CheckpointRow(world, mark, 0, folder.size(mark), None, state, folder.check(mark))
             continue
-        state, why = "whole", ""
-        if said := fence(mark, decisions):
-            state, why = "void", said
-        if read_all and (said := folder.check(mark)):
-            state, why = "damaged", said
-        yield CheckpointRow(world, mark, manifest.world, folder.size(mark), folder.saved_at(mark), state, why)
+        state, reason = "whole", ""
+        if fault := fence(mark, decisions):
+            state, reason = "void", fault
+        if read_all and (fault := folder.check(mark)):
+            state, reason = "damaged", fault
+        yield CheckpointRow(world, mark, manifest.world, folder.size(mark), folder.saved_at(mark), state, reason)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:

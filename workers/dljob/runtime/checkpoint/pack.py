@@ -63,8 +63,8 @@ class Packed:
         target[at : at + len(self.index)] = self.index
         # `here` exports the mmap's buffer, which keeps it from being closed while threads copy; hence the `del` at the
         # end.
-        here = ctypes.c_char.from_buffer(target)
-        base = ctypes.addressof(here) + at
+        buffer = ctypes.c_char.from_buffer(target)
+        base = ctypes.addressof(buffer) + at
         pieces: list[tuple[int, int, int]] = []
         streams = list[Any]()
         for source, offset in zip(self.sources, self.offsets, strict=True):
@@ -87,7 +87,7 @@ class Packed:
         _move(pieces)
         for stream in dict.fromkeys(streams):
             stream.synchronize()
-        del here
+        del buffer
 
 
 def _move(pieces: list[tuple[int, int, int]]) -> None:
@@ -172,10 +172,10 @@ class Unpacker(pickle.Unpickler):
             return None
         # Tied weights share a number: they must be one tensor again after the load.
         if number not in self._made:
-            made = shards.read_tensor(self._data, self._at[number], dtype, shape)
+            tensor = shards.read_tensor(self._data, self._at[number], dtype, shape)
             if kind == "parameter":
-                made = sys.modules["torch"].nn.Parameter(made, requires_grad=more)
-            self._made[number] = made.requires_grad_(more) if more else made
+                tensor = sys.modules["torch"].nn.Parameter(tensor, requires_grad=more)
+            self._made[number] = tensor.requires_grad_(more) if more else tensor
         return self._made[number]
 
 
@@ -183,7 +183,7 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def pack(state: Any, what: str = "checkpoint.save") -> Packed:
+def pack(state: Any, caller: str = "checkpoint.save") -> Packed:
     """Index a state without copying a tensor. `what` names the caller in errors.
 
     Raises:
@@ -196,7 +196,7 @@ def pack(state: Any, what: str = "checkpoint.save") -> Packed:
             packer.dump(state)
     except (pickle.PicklingError, TypeError, AttributeError, BufferError) as error:
         raise UsageError(
-            f"{what}: {_culprit(state, 'state')} cannot be saved: {error}",
+            f"{caller}: {_culprit(state, 'state')} cannot be saved: {error}",
             hint="a state is made of tensors, arrays and what pickle takes: keep open files, locks and lambdas out",
         ) from error
     # The data starts on a page of its own, and each source at a multiple of 64 bytes, as torch aligns CPU memory.

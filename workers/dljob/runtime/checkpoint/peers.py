@@ -39,9 +39,9 @@ class Offer:
     head: CopyHeader
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Offer:
+    def of(cls, message: Mapping[str, Any]) -> Offer:
         """Parse an offer that came over a socket."""
-        return cls(CheckpointLocation(**said["place"]), CopyHeader(**said["head"]))
+        return cls(CheckpointLocation(**message["place"]), CopyHeader(**message["head"]))
 
     @property
     def key(self) -> tuple[str, int]:
@@ -75,15 +75,15 @@ class Sender:
     def __init__(
         self,
         changed: threading.Condition,
-        held: Callable[[], list[Holding]],
-        tell: Callable[[Holding], None],
-        told: Callable[[str, str], None],
+        holdings: Callable[[], list[Holding]],
+        report_positions: Callable[[Holding], None],
+        report: Callable[[str, str], None],
         post: Post,
     ) -> None:
         self._changed = changed
-        self._held = held
-        self._tell = tell
-        self._told = told
+        self._holdings = holdings
+        self._report_positions = report_positions
+        self._report = report
         self._post = post
         self._turns = itertools.count(1)
         self._rows: list[dict[str, Any]] = []
@@ -97,13 +97,13 @@ class Sender:
             self._closed = True
             self._changed.notify_all()
 
-    def gone(self, holding: Holding, order: int | None = None) -> None:
+    def note_needless(self, holding: Holding, order: int | None = None) -> None:
         """Note that a save is on disk, or (None) that no save of this process is needed any more.
 
         The caller holds the lock.
         """
-        for number in [n for n in holding.there if order in (None, n)]:
-            self._rows.append(_row(holding, holding.there.pop(number)))
+        for number in [n for n in holding.peer_marks if order in (None, n)]:
+            self._rows.append(_row(holding, holding.peer_marks.pop(number)))
 
     def _serve(self) -> None:
         while True:
@@ -123,32 +123,35 @@ class Sender:
 
     def _next(self) -> tuple[Holding, int, CopyHeader] | None:
         """Return the copy to send next, else None. The caller holds the lock."""
-        sends = [held for held in self._held() if held.place.peer_copy]
-        left = [(held, *held.unsaved(all_of_it=held.place.save_on_exit)[-1:]) for held in sends]
-        waiting = [(one[0], *one[1]) for one in left if len(one) > 1 and one[1][1].order > one[0].offered]
+        newest = [
+            (holding, copies[-1])
+            for holding in self._holdings()
+            if holding.place.peer_copy and (copies := holding.unsaved_copies(all_of_it=holding.place.save_on_exit))
+        ]
+        waiting = [(holding, number, head) for holding, (number, head) in newest if head.order > holding.offered]
         # Round robin over the ranks: with the newest copy first, one fast rank would keep the others from ever being
         # sent.
-        return min(waiting, key=lambda one: one[0].turn, default=None)
+        return min(waiting, key=lambda copy: copy[0].turn, default=None)
 
     def _send(self, holding: Holding, head: CopyHeader, fd: int) -> None:
         try:
             # PrimeMaster must know the data positions of a save before a copy of it can count (ADR 28).
-            self._tell(holding)
-            said = self._post.carry({"place": asdict(holding.place), "head": asdict(head)}, fd)
+            self._report_positions(holding)
+            refusal = self._post.carry({"place": asdict(holding.place), "head": asdict(head)}, fd)
         finally:
             os.close(fd)
         with self._changed:
-            if said == AWAY:
+            if refusal == AWAY:
                 # Not noted as offered: the copy, or a newer one, is sent as soon as there is a peer.
                 self._changed.wait_for(lambda: self._closed, AGAIN_S)
                 return
             holding.turn, holding.offered = next(self._turns), head.order
-            if not said:
+            if not refusal:
                 self._arrived(holding, head)
         # Once per reason: a peer without room would refuse every save of the job.
-        if said not in ("", CHANGED, self._refused):
-            self._refused = said
-            self._told("NoPeer", f"{holding.place.name}: no copy of step {head.step} on a peer node: {said}")
+        if refusal not in ("", CHANGED, self._refused):
+            self._refused = refusal
+            self._report("NoPeer", f"{holding.place.name}: no copy of step {head.step} on a peer node: {refusal}")
 
     def _arrived(self, holding: Holding, head: CopyHeader) -> None:
         """Note that the peer has a copy. The caller holds the lock."""
@@ -156,9 +159,9 @@ class Sender:
         if saved or not holding.slots:  # meanwhile: the peer may drop it at once
             self._rows.append(_row(holding, head.mark))
             return
-        holding.there[head.order] = head.mark
-        for old in sorted(holding.there)[:-COPIES]:  # the peer has dropped it too
-            del holding.there[old]
+        holding.peer_marks[head.order] = head.mark
+        for old in sorted(holding.peer_marks)[:-COPIES]:  # the peer has dropped it too
+            del holding.peer_marks[old]
 
 
 def _row(holding: Holding, mark: CheckpointId) -> dict[str, Any]:
@@ -174,58 +177,58 @@ class Keeper:
     def __init__(self, changed: threading.Condition, newest: Callable[[str], RunId | None]) -> None:
         self._changed = changed
         self._newest = newest
-        self._kept: dict[tuple[str, int], list[Holding]] = {}
-        self._coming: dict[tuple[str, int], tuple[Offer, Slot]] = {}
+        self._copies: dict[tuple[str, int], list[Holding]] = {}
+        self._transfers: dict[tuple[str, int], tuple[Offer, Slot]] = {}
         # Never reset: once a rank here lacked memory, nothing is kept for other nodes any more (ADR 31).
         self._needed = False
 
-    def coming(self, offer: Offer) -> tuple[str, int]:
+    def allocate(self, offer: Offer) -> tuple[str, int]:
         """Allocate memory for a copy; return ("", its descriptor), or (why it is refused, -1)."""
         with self._changed:
             newest = self._newest(offer.place.folder)
             if newest is not None and offer.place.run_id < newest:
                 return f"run {newest} has begun here", -1
             # A rank's transfers do not overlap: an earlier one that still arrives was abandoned by its sender.
-            self._give_up(offer.key)
-            kept = self._kept.get(offer.key, [])
+            self._abort_transfer(offer.key)
+            copies = self._copies.get(offer.key, [])
             # Before the new memory: at no time is there memory for three copies of a rank.
-            for old in kept[: 1 - COPIES]:
+            for old in copies[: 1 - COPIES]:
                 self._drop(old)
             if self._needed:
                 return "the ranks of that node need its memory", -1
-        left, where = memory_limit.free()
-        if left is not None and SHARE * offer.head.total > left:
-            return f"{offer.head.total >> 20} MiB are needed, {left >> 20} MiB are left {where} of the peer", -1
+        free_bytes, scope = memory_limit.free()
+        if free_bytes is not None and SHARE * offer.head.total > free_bytes:
+            return f"{offer.head.total >> 20} MiB are needed, {free_bytes >> 20} MiB are left {scope} of the peer", -1
         try:
             # Outside the lock: filling gigabytes of pages takes seconds, during which ranks of this node save.
             slot = Slot.make(offer.head.size, offer.place.name)
         except UsageError as error:
             return str(error), -1
         with self._changed:
-            self._give_up(offer.key)
-            self._coming[offer.key] = (offer, slot)
+            self._abort_transfer(offer.key)
+            self._transfers[offer.key] = (offer, slot)
             return "", os.dup(slot.fd)
 
-    def came(self, offer: Offer, crc: int | None) -> str:
+    def accept(self, offer: Offer, crc: int | None) -> str:
         """Accept a copy that has arrived with this CRC-32 (None: the sender gave up).
 
         Return why it is not kept, else empty.
         """
         with self._changed:
-            found = self._coming.pop(offer.key, None)
+            transfer = self._transfers.pop(offer.key, None)
         # Given up meanwhile: a later copy of the rank began, or the world's new run decides already.
-        if found is None:
+        if transfer is None:
             return "its memory was given up on the way"
-        slot = found[1]
-        if found[0] != offer or crc is None or _crc(slot, offer.head.total) != crc:
+        slot = transfer[1]
+        if transfer[0] != offer or crc is None or _crc(slot, offer.head.total) != crc:
             slot.close()
             return "" if crc is None else "it arrived corrupt"
         # Only now is the header written: until here the copy counts as none.
         slot.finish(offer.head)
         with self._changed:
-            many = self._kept.setdefault(offer.key, [])
-            many.append(Holding(offer.place, [slot], alive=False, kept=True, ended_at=math.inf))
-            many.sort(key=_order)
+            copies = self._copies.setdefault(offer.key, [])
+            copies.append(Holding(offer.place, [slot], alive=False, is_peer_copy=True, ended_at=math.inf))
+            copies.sort(key=_mark_of)
         return ""
 
     def forget(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -233,52 +236,52 @@ class Keeper:
         with self._changed:
             for row in rows:
                 mark = CheckpointId.of(row)
-                for held in list(self._kept.get((row["folder"], row["rank"]), ())):
-                    if held.holds(mark) is not None:
-                        self._drop(held)
+                for copy in list(self._copies.get((row["folder"], row["rank"]), ())):
+                    if copy.holds(mark) is not None:
+                        self._drop(copy)
 
-    def of(self, folder: str = "") -> list[Holding]:
+    def copies_of(self, folder: str = "") -> list[Holding]:
         """List the copies of a world, or of all worlds. The caller holds the lock."""
-        return [held for (path, _), many in self._kept.items() if folder in ("", path) for held in many]
+        return [copy for (path, _), copies in self._copies.items() if folder in ("", path) for copy in copies]
 
-    def begins(self, folder: str) -> None:
+    def abort_transfers(self, folder: str) -> None:
         """Abort transfers for a world: its new run decides now, and what is still arriving is too late.
 
         The caller holds the lock.
         """
-        for key in [key for key in self._coming if folder in ("", key[0])]:
-            self._give_up(key)
+        for key in [key for key in self._transfers if folder in ("", key[0])]:
+            self._abort_transfer(key)
 
-    def tidy(self, older_than: float, inherited: Callable[[Holding], bool]) -> None:
+    def tidy(self, older_than: float, is_inherited: Callable[[Holding], bool]) -> None:
         """Release copies on disk since before `older_than`, fenced copies, and those of a rank with a successor here.
 
-        `inherited` says whether it has one that makes a copy needless. The caller holds the lock.
+        `is_inherited` returns whether it has one that makes a copy needless. The caller holds the lock.
         """
-        for held in self.of():
-            saved = held.slots[0].saved and held.ended_at < older_than
-            if saved or held.fenced or inherited(held):
-                self._drop(held)
+        for copy in self.copies_of():
+            saved = copy.slots[0].saved and copy.ended_at < older_than
+            if saved or copy.fenced or is_inherited(copy):
+                self._drop(copy)
 
-    def give_up(self) -> None:
+    def drop_all(self) -> None:
         """Drop all copies of other nodes and refuse new ones: the ranks of this node need the memory."""
         with self._changed:
             self._needed = True
-            self.begins("")
-            for held in self.of():
-                self._drop(held)
+            self.abort_transfers("")
+            for copy in self.copies_of():
+                self._drop(copy)
 
-    def _drop(self, held: Holding) -> None:
-        if held.busy:  # a writer reads it
+    def _drop(self, copy: Holding) -> None:
+        if copy.busy:  # a writer reads it
             return
-        key = held.place.folder, held.place.rank
-        self._kept[key].remove(held)
-        if not self._kept[key]:
-            del self._kept[key]
-        held.drop()
+        key = copy.place.folder, copy.place.rank
+        self._copies[key].remove(copy)
+        if not self._copies[key]:
+            del self._copies[key]
+        copy.drop()
 
-    def _give_up(self, key: tuple[str, int]) -> None:
-        if found := self._coming.pop(key, None):
-            found[1].close()
+    def _abort_transfer(self, key: tuple[str, int]) -> None:
+        if transfer := self._transfers.pop(key, None):
+            transfer[1].close()
 
 
 def _crc(slot: Slot, total: int) -> int:
@@ -286,6 +289,6 @@ def _crc(slot: Slot, total: int) -> int:
         return zlib.crc32(part)
 
 
-def _order(held: Holding) -> CheckpointId:
-    head = held.slots[0].head
-    return head.mark if head else CheckpointId(held.place.run_id, -1)
+def _mark_of(copy: Holding) -> CheckpointId:
+    head = copy.slots[0].head
+    return head.mark if head else CheckpointId(copy.place.run_id, -1)

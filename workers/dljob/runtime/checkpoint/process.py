@@ -44,7 +44,7 @@ LOOK_S = 0.5
 class OpenQuestion:
     """A question to the agent that waits for its answer."""
 
-    heard: threading.Event = field(default_factory=threading.Event)
+    answer_event: threading.Event = field(default_factory=threading.Event)
     answer: dict[str, Any] | None = None
 
 
@@ -64,14 +64,14 @@ class SaverProcess:
     def serve(self) -> None:
         """Serve until the agent is gone, then flush."""
         self._say({"op": "up", "pid": os.getpid()})
-        while (got := self._wire.receive()) is not None:
-            message, _ = got
+        while (received := self._wire.receive()) is not None:
+            message, _ = received
             if message["op"] == "done":
                 with self._lock:
-                    asked = self._open_questions.pop(message["id"], None)
-                if asked is not None:
-                    asked.answer = message.get("answer")
-                    asked.heard.set()
+                    question = self._open_questions.pop(message["id"], None)
+                if question is not None:
+                    question.answer = message.get("answer")
+                    question.answer_event.set()
             else:
                 # A thread each: an order takes up to minutes, and answers to our own questions come on the same socket.
                 threading.Thread(target=self._do, args=(message,), daemon=True).start()
@@ -79,8 +79,8 @@ class SaverProcess:
             # Wakes all questions: a writer that waits for PrimeMaster would hold the flush below until the grace is
             # over.
             self._gone = True
-            for asked in self._open_questions.values():
-                asked.heard.set()
+            for question in self._open_questions.values():
+                question.answer_event.set()
         # The ranks' own copies only: those that are kept for other nodes have owners, or are brought when a world
         # decides.
         self._saver.flush(self._grace_s, alive=True)
@@ -93,14 +93,14 @@ class SaverProcess:
             case "flush":
                 failed = self._saver.flush(order["timeout_s"], alive=order["alive"])
             case "last":
-                failed = self._saver.parting.last(order["timeout_s"])
+                failed = self._saver.final_save.save_all(order["timeout_s"])
             case "bring":
                 failed = self._saver.bring(order["folder"], order["timeout_s"])
             case "coming":
-                failed, fd = keeper.coming(Offer.of(order["offer"]))
+                failed, fd = keeper.allocate(Offer.of(order["offer"]))
                 fds = [fd] if fd >= 0 else []
             case "came":
-                failed = keeper.came(Offer.of(order["offer"]), order["crc"])
+                failed = keeper.accept(Offer.of(order["offer"]), order["crc"])
             case _:
                 keeper.forget(order["rows"])
         self._say({"op": "done", "id": order["id"], "failed": failed}, fds)
@@ -128,7 +128,7 @@ class SaverProcess:
 
         None when the agent is gone, or the node is being drained.
         """
-        return self._wait(None, {"op": "ask", "question": question}, self._saver.parting.impatient)
+        return self._wait(None, {"op": "ask", "question": question}, self._saver.final_save.impatient)
 
     def _wait(
         self,
@@ -137,20 +137,20 @@ class SaverProcess:
         given_up: Callable[[], bool] = lambda: False,
         fds: Sequence[int] = (),
     ) -> dict[str, Any] | None:
-        number, asked = next(self._ids), OpenQuestion()
+        number, question = next(self._ids), OpenQuestion()
         with self._lock:
             if self._gone:
                 return None
-            self._open_questions[number] = asked
+            self._open_questions[number] = question
         # After it is registered: the answer may come before `_say` returns.
         self._say({"id": number, **message}, fds)
         end = math.inf if seconds is None else time.monotonic() + seconds
-        while not asked.heard.wait(min(LOOK_S, max(0.0, end - time.monotonic()))):
+        while not question.answer_event.wait(min(LOOK_S, max(0.0, end - time.monotonic()))):
             if time.monotonic() >= end or given_up():
                 break
         with self._lock:  # a late answer finds nobody who waits
             self._open_questions.pop(number, None)
-        return asked.answer
+        return question.answer
 
     def _say(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # the agent is gone; `serve` sees it

@@ -14,7 +14,7 @@ persists it, and hands it to the rank's next process. It needs neither ray nor t
                                                         or (others) keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
     -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`data.shards`)
-    -> flush|last {timeout_s}    <- {failed, steps}     sent by the code that ends a node, without a hello (`parting`)
+    -> flush|last {timeout_s}    <- {failed, steps}     sent by the code that ends a node, without a hello (FinalSave)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dljob.master.state.checkpoint_ids import CheckpointId, RunId, fence
 from dljob.runtime.checkpoint.book import Book, FileBook
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
 from dljob.runtime.checkpoint.final_save import FinalSave
-from dljob.runtime.checkpoint.holding import Holding, newest_whole
+from dljob.runtime.checkpoint.holding import Holding, newest_whole_mark
 from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
 from dljob.runtime.checkpoint.peers import Keeper, Post, Sender
 from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
@@ -46,7 +46,7 @@ WRITERS = 4
 KEPT_S = 120.0
 """Seconds for which a dead rank's memory stays available to its successor once it is on disk."""
 
-Told = Callable[[str, str], None]
+ReportEvent = Callable[[str, str], None]
 """Callback for a kind (Saved, Failed, Fenced, Damaged, NoPeer) and a sentence."""
 
 
@@ -60,13 +60,13 @@ class Saver:
     def __init__(
         self,
         address: str,
-        told: Told,
+        report: ReportEvent,
         others: Callable[[str], None] = lambda _: None,
         book: Book | None = None,
         post: Post | None = None,
     ) -> None:
         self.address = address
-        self._told = told
+        self._report = report
         self._others = others
         self._book = book or FileBook()
         self._changed = threading.Condition()
@@ -76,10 +76,12 @@ class Saver:
         self._committed: dict[str, CheckpointId] = {}
         """The newest checkpoint of each folder whose last part this saver wrote."""
         self._closed = False
-        self._restorer = Restorer(self._changed, self._holdings_of, self._tell, self._flushed, self._book, told=told)
+        self._restorer = Restorer(
+            self._changed, self._holdings_of, self._report_positions, self._flush_all_nodes, self._book, report=report
+        )
         self.keeper = Keeper(self._changed, self._newest.get)
-        self.parting = FinalSave(self._changed, self._all, self.flush, self.bring)
-        self._sender = Sender(self._changed, self._all, self._tell, told, post) if post else None
+        self.final_save = FinalSave(self._changed, self._all, self.flush, self.bring)
+        self._sender = Sender(self._changed, self._all, self._report_positions, report, post) if post else None
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="dljob-save")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(f"\0{address[1:]}")
@@ -95,18 +97,18 @@ class Saver:
         """
         end = time.monotonic() + timeout_s
         with self._changed:
-            held = [h for many in self._holdings.values() for h in many if alive or h.ended()]
-        for holding in held:
+            holdings = [h for many in self._holdings.values() for h in many if alive or h.ended()]
+        for holding in holdings:
             # PrimeMaster must know the data positions before a checkpoint counts that contains them (ADR 28).
-            self._tell(holding)
+            self._report_positions(holding)
         with self._changed:
-            for holding in held:
+            for holding in holdings:
                 # A failure of an earlier attempt is forgotten: the disk may take the copy now.
                 holding.failed = ""
                 self._enqueue(holding, all_of_it=holding.place.save_on_exit)
-            done = self._changed.wait_for(lambda: not any(h.busy for h in held), max(0.0, end - time.monotonic()))
+            done = self._changed.wait_for(lambda: not any(h.busy for h in holdings), max(0.0, end - time.monotonic()))
         late = "" if done else f"not all was on disk after {timeout_s:g} s"
-        return next((h.failed for h in held if h.failed), late)
+        return next((h.failed for h in holdings if h.failed), late)
 
     def bring(self, folder: str, timeout_s: float) -> str:
         """Write the copies of a world (empty: of all worlds) that are kept for other nodes.
@@ -116,17 +118,19 @@ class Saver:
         end = time.monotonic() + timeout_s
         with self._changed:
             # A copy that is still arriving comes too late for the decision of this world.
-            self.keeper.begins(folder)
-            kept = self.keeper.of(folder)
-            for holding in kept:
+            self.keeper.abort_transfers(folder)
+            peer_copies = self.keeper.copies_of(folder)
+            for holding in peer_copies:
                 holding.failed = ""
                 holding.ended_at = time.monotonic()
                 self._enqueue(holding, all_of_it=True)
-            done = self._changed.wait_for(lambda: not any(h.busy for h in kept), max(0.0, end - time.monotonic()))
+            done = self._changed.wait_for(
+                lambda: not any(h.busy for h in peer_copies), max(0.0, end - time.monotonic())
+            )
         late = "" if done else f"not all that is kept for other nodes was on disk after {timeout_s:g} s"
-        return next((h.failed for h in kept if h.failed), late)
+        return next((h.failed for h in peer_copies if h.failed), late)
 
-    def _flushed(self, folder: str, timeout_s: float) -> None:
+    def _flush_all_nodes(self, folder: str, timeout_s: float) -> None:
         """Make every node write the copies of dead ranks, then the copies that are kept for other nodes."""
         self.flush(timeout_s)
         # The owners first: a peer's copy is written only if its owner did not bring the same step to disk.
@@ -180,7 +184,7 @@ class Saver:
                 elif holding is not None:
                     self._answer(wire, holding, message, fds)
                 else:
-                    wire.send(self.parting.answer(message))
+                    wire.send(self.final_save.answer(message))
         except OSError:
             pass
         finally:
@@ -213,12 +217,12 @@ class Saver:
 
     def _answer(self, wire: Wire, holding: Holding, message: dict[str, Any], fds: list[int]) -> None:
         # Before everything else: during the last save of a node a rank that wants to save waits here.
-        self.parting.hold(holding, message["op"])
-        if told := message.get("shards"):
+        self.final_save.hold(holding, message["op"])
+        if positions := message.get("shards"):
             with self._changed:
-                holding.told.extend(told)
+                holding.unreported_positions.extend(positions)
             # In a thread: PrimeMaster may be away, and `commit` has to return at once.
-            self._writers.submit(self._tell, holding)
+            self._writers.submit(self._report_positions, holding)
         match message["op"]:
             case "slots":
                 self._replace_memory(holding, fds)
@@ -229,18 +233,18 @@ class Saver:
                     self._tidy()
                     self._changed.notify_all()
             case "shards":
-                said = self._book.shards(message["question"])
-                wire.send(said or {"why": "PrimeMaster is not there to say what is to be done"})
+                reply = self._book.shards(message["question"])
+                wire.send(reply or {"why": "PrimeMaster is not there to say what is to be done"})
             case "free" | "wait":
                 wire.send(self._wait(holding, message))
             case "choose":
                 try:
-                    said, handed = self._restorer.choose(holding.place, memory=message["memory"])
-                    holding.restored = CheckpointId.of(said["mark"]) if "mark" in said else None
+                    reply, reply_fds = self._restorer.choose(holding.place, memory=message["memory"])
+                    holding.restored = CheckpointId.of(reply["mark"]) if "mark" in reply else None
                 except (CheckpointError, OSError) as error:
-                    said, handed = {"error": _reason(holding.place, error)}, []
-                wire.send(said, handed)
-                for fd in handed:
+                    reply, reply_fds = {"error": _reason(holding.place, error)}, []
+                wire.send(reply, reply_fds)
+                for fd in reply_fds:
                     os.close(fd)
             case "room":
                 self._make_room(holding, others=message["others"])
@@ -254,7 +258,7 @@ class Saver:
         with self._changed:
             # A writer may still read the memory that is about to be replaced.
             self._changed.wait_for(lambda: not holding.busy, holding.place.grace_s)
-            if holding.unsaved(all_of_it=True):
+            if holding.unsaved_copies(all_of_it=True):
                 aside = holding.set_aside(time.monotonic())
                 self._holdings[holding.place.folder, holding.place.rank].append(aside)
                 self._enqueue(aside, all_of_it=aside.place.save_on_exit)
@@ -265,18 +269,22 @@ class Saver:
     def _make_room(self, holding: Holding, *, others: bool) -> None:
         """Release a rank's earlier copies once they are on disk, or (`others`) the copies of other nodes."""
         if others:
-            self.keeper.give_up()
+            self.keeper.drop_all()
             return
         place = holding.place
         with self._changed:
-            mine = [h for h in self._holdings.get((place.folder, place.rank), ()) if h is holding or not h.alive]
-            for one in mine:
-                self._enqueue(one, all_of_it=one.place.save_on_exit)
-            self._changed.wait_for(lambda: not any(h.busy for h in mine), place.grace_s)
-            for one in mine:
-                left = one.unsaved(all_of_it=True) if one is holding else self._needed(one, holding)
-                if not left and not one.busy:
-                    one.drop()
+            holdings = [h for h in self._holdings.get((place.folder, place.rank), ()) if h is holding or not h.alive]
+            for rank_holding in holdings:
+                self._enqueue(rank_holding, all_of_it=rank_holding.place.save_on_exit)
+            self._changed.wait_for(lambda: not any(h.busy for h in holdings), place.grace_s)
+            for rank_holding in holdings:
+                needed = (
+                    rank_holding.unsaved_copies(all_of_it=True)
+                    if rank_holding is holding
+                    else self._needed_marks(rank_holding, holding)
+                )
+                if not needed and not rank_holding.busy:
+                    rank_holding.drop()
             self._tidy()
 
     def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +299,7 @@ class Saver:
                 grace = holding.place.grace_s
                 done = self._changed.wait_for(lambda: len(holding.busy) < 2, grace)
                 late = "" if done else f"{holding.place.folder} has taken nothing for {grace:g} s; steps stay in memory"
-                waiting = [head.mark for _, head in holding.unsaved(all_of_it=False)] if late else []
+                waiting = [head.mark for _, head in holding.unsaved_copies(all_of_it=False)] if late else []
             answer = {"failed": holding.fenced or holding.failed or late, "busy": list(holding.busy)}
         if waiting:
             self._book.not_saved(holding.place, max(waiting), late)
@@ -301,13 +309,13 @@ class Saver:
 
     def _enqueue(self, holding: Holding, *, all_of_it: bool) -> None:
         """Submit the copies of a holding that belong on disk. The caller holds the lock."""
-        for number, head in holding.unsaved(all_of_it=all_of_it):
+        for number, head in holding.unsaved_copies(all_of_it=all_of_it):
             if number not in holding.busy and not self._closed:
                 holding.busy.add(number)
                 self._writers.submit(self._save, holding, number, head)
 
     def _save(self, holding: Holding, number: int, head: CopyHeader) -> None:
-        failed = fenced = why = ""
+        failed = fenced = reason = ""
         torn = False
         try:
             fenced = self._persist(holding, number, head)
@@ -318,18 +326,18 @@ class Saver:
             newest = newest_on_disk(Folder.of(holding.place))
             # Else the checkpoint is expired, and `retain` of another saver has deleted its folder beneath this writer.
             if newest is None or newest < head.mark:
-                why = error.strerror or str(error)
-                failed = f"{holding.place.name}: step {head.step} is not saved: {why} ({holding.place.folder})"
+                reason = error.strerror or str(error)
+                failed = f"{holding.place.name}: step {head.step} is not saved: {reason} ({holding.place.folder})"
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank must hear it
-            why = f"{type(error).__name__}: {error}"
-            failed = f"{holding.place.name}: step {head.step} is not saved: {why}"
+            reason = f"{type(error).__name__}: {error}"
+            failed = f"{holding.place.name}: step {head.step} is not saved: {reason}"
         if failed:  # before the rank hears of it, which may end for it
-            self._book.not_saved(holding.place, head.mark, why)
+            self._book.not_saved(holding.place, head.mark, reason)
         with self._changed:
             if not (failed or fenced or torn) and holding.slots:
                 holding.slots[number].note_saved(head.order)
                 if self._sender is not None:
-                    self._sender.gone(holding, head.order)
+                    self._sender.note_needless(holding, head.order)
             holding.failed = failed
             holding.fenced = holding.fenced or fenced
             holding.busy.discard(number)
@@ -338,47 +346,47 @@ class Saver:
             self._tidy()
             self._changed.notify_all()
         if failed:
-            self._told("Failed", failed)
+            self._report("Failed", failed)
 
-    def _tell(self, holding: Holding) -> None:
+    def _report_positions(self, holding: Holding) -> None:
         """Report data positions to PrimeMaster; they must be known before the save that contains them counts."""
-        with holding.telling:
+        with holding.report_lock:
             with self._changed:
-                waiting = list(holding.told)
+                waiting = list(holding.unreported_positions)
             for question in waiting:
                 # Not under the lock of `_changed`: PrimeMaster may be away for minutes, and saves go on meanwhile.
                 self._book.shards(question)
             with self._changed:
-                del holding.told[: len(waiting)]
+                del holding.unreported_positions[: len(waiting)]
 
     def _persist(self, holding: Holding, number: int, head: CopyHeader) -> str:
         """Write one copy, and the manifest after the last part; return why the copy is refused, else empty."""
         place, slot = holding.place, holding.slots[number]
         folder, mark = Folder(Path(place.folder)), head.mark
-        why = holding.fenced or fence(mark, folder.decisions())
-        if holding.kept and not why and (newest := newest_on_disk(folder)) and newest >= mark:
+        refusal = holding.fenced or fence(mark, folder.decisions())
+        if holding.is_peer_copy and not refusal and (newest := newest_on_disk(folder)) and newest >= mark:
             # This step or a later one is on disk: nobody will ask for the copy.
             return ""
-        if not why:
-            self._tell(holding)
+        if not refusal:
+            self._report_positions(holding)
             copy = Copy(slot.map, head.total, lambda: slot.head == head)
             # The owner may have written this part already, with the same bytes.
-            if not (holding.kept and folder.has_part(mark, place.rank)):
+            if not (holding.is_peer_copy and folder.has_part(mark, place.rank)):
                 folder.write_part(mark, place.rank, slot.clean_head(head), copy)
-            said = folder.commit(
+            outcome = folder.commit(
                 mark, place.world, lambda: self._book.commit(place, mark), lambda: self._book.needed(place)
             )
-            if said == "committed":
+            if outcome == "committed":
                 with self._changed:
                     self._committed[place.folder] = max(mark, self._committed.get(place.folder, mark))
                 folder.retain(KEEP, self._book.needed(place))
-                self._told(
+                self._report(
                     "Saved", f"step {head.step} is saved: {place.world} x {head.size >> 20} MiB in {place.folder}"
                 )
-            why = said.removeprefix("fenced: ") if said.startswith("fenced") else ""
-        if why:
-            self._told("Fenced", f"{place.name}: step {head.step} of run {place.run_id} does not count: {why}")
-        return why
+            refusal = outcome.removeprefix("fenced: ") if outcome.startswith("fenced") else ""
+        if refusal:
+            self._report("Fenced", f"{place.name}: step {head.step} of run {place.run_id} does not count: {refusal}")
+        return refusal
 
     def _tidy(self, coming: str = "") -> None:
         """Release memory of dead processes that no successor will ask for. The caller holds the lock.
@@ -386,7 +394,7 @@ class Saver:
         `coming`: the folder of a world whose ranks are just arriving; its memory stays, however old it is.
         """
         now = time.monotonic()
-        self.keeper.tidy(now - KEPT_S, self._inherited)
+        self.keeper.tidy(now - KEPT_S, self._is_inherited)
         for key, many in list(self._holdings.items()):
             for old in list(many):
                 if old.alive or old.busy:
@@ -394,18 +402,18 @@ class Saver:
                 late = (
                     now - old.ended_at > KEPT_S
                     and key[0] != coming
-                    and not old.unsaved(all_of_it=old.place.save_on_exit)
+                    and not old.unsaved_copies(all_of_it=old.place.save_on_exit)
                 )
-                if not old.slots or old.fenced or late or self._inherited(old):
+                if not old.slots or old.fenced or late or self._is_inherited(old):
                     old.drop()
                     many.remove(old)
                     if self._sender is not None:
                         # The peer keeps a copy for a process that is gone: it may drop it, too.
-                        self._sender.gone(old)
+                        self._sender.note_needless(old)
             if not many:
                 del self._holdings[key]
 
-    def _inherited(self, old: Holding) -> bool:
+    def _is_inherited(self, old: Holding) -> bool:
         """Return whether a later process of its rank has memory here, and no run needs the copies of the earlier one.
 
         The caller holds the lock.
@@ -413,24 +421,26 @@ class Saver:
         many = self._holdings.get((old.place.folder, old.place.rank), ())
         later = (h for h in many if h is not old and h.alive and h.slots and h.place.run_id >= old.place.run_id)
         heir = next(later, None)
-        return heir is not None and not self._needed(old, heir)
+        return heir is not None and not self._needed_marks(old, heir)
 
-    def _needed(self, old: Holding, heir: Holding) -> list[CheckpointId]:
+    def _needed_marks(self, old: Holding, heir: Holding) -> list[CheckpointId]:
         """List the checkpoints that a next run may want of a dead process. The caller holds the lock."""
         # A copy on disk is safe there, and one that its heir holds too (it has only connected again) is safe there.
-        alone = [head.mark for _, head in old.unsaved(all_of_it=True) if heir.holds(head.mark) is None]
+        marks = [head.mark for _, head in old.unsaved_copies(all_of_it=True) if heir.holds(head.mark) is None]
         # Of earlier runs nothing counts but what the heir has restored. Crashes in a row would fill the memory.
         if heir.restored is not None:
-            alone = [mark for mark in alone if mark == heir.restored or mark.run_id == heir.place.run_id]
+            marks = [mark for mark in marks if mark == heir.restored or mark.run_id == heir.place.run_id]
         # The heir's own first copy is not enough: until all ranks have saved, every run goes back to the earlier one.
-        whole = newest_whole(h for (path, _), many in self._holdings.items() if path == old.place.folder for h in many)
-        newer = [mark for mark in (whole, self._committed.get(old.place.folder)) if mark is not None]
-        return [mark for mark in alone if not newer or mark > max(newer)]
+        complete_mark = newest_whole_mark(
+            h for (path, _), many in self._holdings.items() if path == old.place.folder for h in many
+        )
+        newer = [mark for mark in (complete_mark, self._committed.get(old.place.folder)) if mark is not None]
+        return [mark for mark in marks if not newer or mark > max(newer)]
 
     def _holdings_of(self, folder: str) -> list[Holding]:
         with self._changed:
-            mine = [h for (path, _), many in self._holdings.items() if path == folder for h in many]
-            return mine + self.keeper.of(folder)
+            holdings = [h for (path, _), many in self._holdings.items() if path == folder for h in many]
+            return holdings + self.keeper.copies_of(folder)
 
     def _all(self) -> list[Holding]:
         """List the copies that the ranks of this node made. The caller holds the lock."""

@@ -82,7 +82,7 @@ class SaverAgent:
     @ray.method(concurrency_group="ctl")
     def flush(self, timeout_s: float, alive: bool) -> str:  # noqa: FBT001 - Ray's calls are by position
         """Write the copies of dead ranks to disk, with `alive` those of living ones; return what failed, else empty."""
-        return self._ordered({"op": "flush", "timeout_s": timeout_s, "alive": alive}, timeout_s)
+        return self._run_order({"op": "flush", "timeout_s": timeout_s, "alive": alive}, timeout_s)
 
     @ray.method(concurrency_group="ctl")
     def last(self, timeout_s: float) -> str:
@@ -90,7 +90,7 @@ class SaverAgent:
 
         Return what failed, else empty.
         """
-        return self._ordered({"op": "last", "timeout_s": timeout_s}, timeout_s)
+        return self._run_order({"op": "last", "timeout_s": timeout_s}, timeout_s)
 
     @ray.method(concurrency_group="ctl")
     def bring(self, timeout_s: float, folder: str) -> str:
@@ -100,7 +100,7 @@ class SaverAgent:
         """
         # Copies that are still arriving come too late for the decision.
         self._inbox.drop(folder)
-        return self._ordered({"op": "bring", "timeout_s": timeout_s, "folder": folder}, timeout_s)
+        return self._run_order({"op": "bring", "timeout_s": timeout_s, "folder": folder}, timeout_s)
 
     # -- calls of the agents whose savers keep copies here
 
@@ -127,19 +127,27 @@ class SaverAgent:
     # -- the saver's process
 
     def _start(self) -> Wire:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        agent_end, saver_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = json.dumps([p for p in sys.path if p])
         # sys.path goes along as text: Ray extends it at run time (the job's code), which a new interpreter would not
         # know.
-        command = [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), self._address, str(self._job.save_grace_s)]
+        command = [
+            sys.executable,
+            "-c",
+            _BOOT,
+            path,
+            str(saver_end.fileno()),
+            self._address,
+            str(self._job.save_grace_s),
+        ]
         # A session of its own: a signal to the actor's process group must not reach the saver.
         first = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True, cwd="/"
+            command, stdin=subprocess.DEVNULL, pass_fds=(saver_end.fileno(),), start_new_session=True, cwd="/"
         )
-        theirs.close()
+        saver_end.close()
         # It forks and exits at once; without the wait it would stay a zombie of this actor.
         first.wait()
-        return Wire(ours)
+        return Wire(agent_end)
 
     def _read(self) -> None:
         while (got := self._wire.receive()) is not None:
@@ -163,35 +171,35 @@ class SaverAgent:
                         target=self._copy, args=(message["id"], message["offer"], fds), daemon=True
                     ).start()
                 case _:
-                    self._answered(message, fds)
+                    self._on_answer(message, fds)
         # An agent without a saver would hold the node's name; the next rank that saves makes a new pair.
         end(EndCode.HELPER_GONE, "the saver is gone")
 
     def _order(self, order: dict[str, Any], timeout_s: float | None = None) -> tuple[dict[str, Any], list[int]] | None:
         """Send an order and return the saver's answer; None without one in time. A lost saver ends this process."""
-        number, asked = next(self._ids), (threading.Event(), list[tuple[dict[str, Any], list[int]]]())
+        number, question = next(self._ids), (threading.Event(), list[tuple[dict[str, Any], list[int]]]())
         with self._lock:
-            self._open_questions[number] = asked
+            self._open_questions[number] = question
         self._say({**order, "id": number})
-        asked[0].wait(timeout_s)
+        question[0].wait(timeout_s)
         with self._lock:
             self._open_questions.pop(number, None)
-        # Of an answer that came meanwhile nothing is lost: `_answered` fills it in under the lock.
-        return asked[1][0] if asked[1] else None
+        # Of an answer that came meanwhile nothing is lost: `_on_answer` fills it in under the lock.
+        return question[1][0] if question[1] else None
 
-    def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _on_answer(self, message: dict[str, Any], fds: list[int]) -> None:
         """Hand an answer to the thread that waits for it; a late one finds nobody, and its descriptors are closed."""
         with self._lock:
-            asked = self._open_questions.pop(message["id"], None)
-            if asked is not None:
-                asked[1].append((message, fds))
-                asked[0].set()
-        for fd in fds if asked is None else ():
+            question = self._open_questions.pop(message["id"], None)
+            if question is not None:
+                question[1].append((message, fds))
+                question[0].set()
+        for fd in fds if question is None else ():
             os.close(fd)
 
-    def _ordered(self, order: dict[str, Any], timeout_s: float) -> str:
-        said = self._order(order, timeout_s + 1.0)
-        return said[0]["failed"] if said else f"no answer within {timeout_s:g} s"
+    def _run_order(self, order: dict[str, Any], timeout_s: float) -> str:
+        answer = self._order(order, timeout_s + 1.0)
+        return answer[0]["failed"] if answer else f"no answer within {timeout_s:g} s"
 
     def _say(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
@@ -220,16 +228,16 @@ class SaverAgent:
         the wait.
         """
         answer: dict[str, Any] | None = None
-        said_why = ""
+        logged_error = ""
         while answer is None:
             try:
                 master: Any = find_master(self._job)
-                said: Any = ray.get(master.saves.remote(question, self._node), timeout=ASK_S)
-                if "gone" in said:
+                reply: Any = ray.get(master.saves.remote(question, self._node), timeout=ASK_S)
+                if "gone" in reply:
                     break
-                answer = None if "later" in said else said
+                answer = None if "later" in reply else reply
             except Exception as error:  # noqa: BLE001 - a master that is away comes back; else the lease ends us
-                if isinstance(error, RayTaskError) and said_why != (said_why := str(error)):
+                if isinstance(error, RayTaskError) and logged_error != (logged_error := str(error)):
                     print(f"[dljob] checkpoint: PrimeMaster cannot answer: {error}", flush=True)  # noqa: T201
                 time.sleep(AGAIN_S)
         self._say({"op": "done", "id": number, "answer": answer})

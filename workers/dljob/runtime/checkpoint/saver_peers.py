@@ -23,10 +23,10 @@ CALL_S = 60.0
 """Seconds for the peer to take one piece."""
 
 
-def following(mine: str, names: Iterable[str], after: str = "") -> str:
+def next_in_ring(own_name: str, names: Iterable[str], after: str = "") -> str:
     """Return the next name in the ring, or the next after one that did not answer; empty if there is no other."""
-    others = sorted(name for name in names if name != mine)
-    return next((name for name in others if name > (after or mine)), next(iter(others), ""))
+    others = sorted(name for name in names if name != own_name)
+    return next((name for name in others if name > (after or own_name)), next(iter(others), ""))
 
 
 class RayPeer:
@@ -62,12 +62,12 @@ class PeerLink:
 
     def other_savers(self) -> list[Any]:
         """List the agents of all other nodes' savers; an agent that died with its node is left out."""
-        found: list[Any] = []
+        agents: list[Any] = []
         for name in self._names(saver_prefix(self._job)):
             if name != self._name:
                 with contextlib.suppress(ValueError):
-                    found.append(ray.get_actor(name, self._job.namespace))
-        return found
+                    agents.append(ray.get_actor(name, self._job.namespace))
+        return agents
 
     def carry(self, offer: Mapping[str, Any], fd: int) -> str:
         """Send a copy to the peer, as `peers.Post.carry`.
@@ -92,13 +92,13 @@ class PeerLink:
 
     def _peer_actor(self, *, make: bool) -> Any:
         names = self._names(saver_prefix(self._job))
-        self._peer = following(self._name, names, self._peer) or (self._start_peer() if make else "")
+        self._peer = next_in_ring(self._name, names, self._peer) or (self._start_peer() if make else "")
         return ray.get_actor(self._peer, self._job.namespace) if self._peer else None
 
     def _start_peer(self) -> str:
         """Start a saver on the next of the job's nodes, when only this node has one; return its name, or empty."""
         prefix = agent_prefix(self._job)
-        short = following(self._node[:8], (name.removeprefix(prefix) for name in self._names(prefix)))
+        short = next_in_ring(self._node[:8], (name.removeprefix(prefix) for name in self._names(prefix)))
         node = next((row["NodeID"] for row in ray.nodes() if row["Alive"] and row["NodeID"][:8] == short), "")
         if node:
             start_saver(self._job, node)

@@ -39,15 +39,15 @@ def place_of(spec: HostSpec, order: StartOrder, start: RankStart, address: str) 
     An Actor rank alone, per incarnation.
     """
     job, role = spec.job, spec.role
-    alone = not role.elastic
+    is_actor = not role.elastic
     return CheckpointLocation(
         address=address,
         folder=str(folder_of(job, role, start.rank)),
         name=f"{role.name}/{start.rank}",
-        rank=0 if alone else start.rank,
-        world=1 if alone else order.world_size,
+        rank=0 if is_actor else start.rank,
+        world=1 if is_actor else order.world_size,
         attempt=job.attempt,
-        number=start.incarnation if alone else order.generation,
+        number=start.incarnation if is_actor else order.generation,
         incarnation=start.incarnation,
         of=role.name if role.elastic else f"{role.name}/{start.rank}",
         save_on_exit=job.save_on_exit,
@@ -80,7 +80,7 @@ def start_saver(job: JobInfo, node: str) -> str:
     cls: Any = getattr(import_module(module), name)
     remote: Any = ray.remote
     # Imported by name: the agent's own modules import this one.
-    made = remote(num_cpus=0, concurrency_groups=dict(cls.concurrency_groups))(cls)
+    agent_class = remote(num_cpus=0, concurrency_groups=dict(cls.concurrency_groups))(cls)
     options = {
         "name": saver_name(job, node),
         "namespace": job.namespace,
@@ -93,7 +93,7 @@ def start_saver(job: JobInfo, node: str) -> str:
     end = time.monotonic() + MADE_S
     while True:
         try:
-            return ray.get(made.options(**options).remote(job).address.remote(), timeout=MADE_S)
+            return ray.get(agent_class.options(**options).remote(job).address.remote(), timeout=MADE_S)
         except RayActorError as error:  # the name may still belong to an agent that just died
             if time.monotonic() > end:
                 raise CheckpointError(f"the saver of node {node[:8]} does not start: {error}") from error

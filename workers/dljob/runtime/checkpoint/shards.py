@@ -85,20 +85,20 @@ def fit(states: Sequence[tuple[Any, mmap.mmap]], into: Any) -> None:
             hint="load(into=state) fills the DTensors of a state of the same shape",
         )
     # Only what this rank holds is read: the planner finds the overlaps with the saved pieces.
-    wanted = {path: leaf for path, leaf in walk(into) if is_shard(leaf)}
+    targets = {path: leaf for path, leaf in walk(into) if is_shard(leaf)}
     pieces = [
         (path, leaf, data) for state, data in states for path, leaf in walk(state) if isinstance(leaf, TensorPiece)
     ]
-    whole = {path: leaf.layout[0] for path, leaf, _ in pieces}
-    for path, tensor in wanted.items():
-        if whole.get(path) != tuple(tensor.shape):
+    saved_shapes = {path: leaf.layout[0] for path, leaf, _ in pieces}
+    for path, tensor in targets.items():
+        if saved_shapes.get(path) != tuple(tensor.shape):
             raise CheckpointError(
-                f"{path}: {whole.get(path, 'nothing')} was saved, {tuple(tensor.shape)} is to be filled"
+                f"{path}: {saved_shapes.get(path, 'nothing')} was saved, {tuple(tensor.shape)} is to be filled"
             )
     try:
         with warnings.catch_warnings():  # it is meant: each rank reads for itself, without a word to its peers
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-            load(wanted, storage_reader=_reader(pieces), no_dist=True)
+            load(targets, storage_reader=_reader(pieces), no_dist=True)
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0]
         raise CheckpointError(f"the saved pieces do not fill the state: {first}") from error
@@ -175,10 +175,10 @@ def read_tensor(data: mmap.mmap, at: int, dtype: str, shape: Sequence[int]) -> A
     import torch
 
     kind = getattr(torch, dtype)
-    made = torch.empty(tuple(shape), dtype=kind)
-    if made.numel():
-        made.copy_(flat(data, kind, made.numel(), at).view(tuple(shape)))
-    return made
+    tensor = torch.empty(tuple(shape), dtype=kind)
+    if tensor.numel():
+        tensor.copy_(flat(data, kind, tensor.numel(), at).view(tuple(shape)))
+    return tensor
 
 
 def flat(data: mmap.mmap, dtype: Any, count: int, at: int) -> Any:
@@ -201,8 +201,8 @@ def fill(state: Any, into: Any, path: str) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(into, torch.Tensor):
         if not isinstance(state, torch.Tensor) or state.shape != into.shape:
-            was = tuple(state.shape) if isinstance(state, torch.Tensor) else type(state).__name__
-            raise CheckpointError(f"{path}: {was} was saved, {tuple(into.shape)} is to be filled")
+            saved_shape = tuple(state.shape) if isinstance(state, torch.Tensor) else type(state).__name__
+            raise CheckpointError(f"{path}: {saved_shape} was saved, {tuple(into.shape)} is to be filled")
         with torch.no_grad():
             into.copy_(state)
         return into

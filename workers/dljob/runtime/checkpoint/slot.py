@@ -124,9 +124,9 @@ class Slot:
         """Call a function of CUDA's runtime with the address of this memory; return whether it succeeded."""
         import torch
 
-        here = ctypes.c_char.from_buffer(self.map)
-        address = ctypes.addressof(here)
-        del here  # it keeps the mapping from being closed
+        buffer = ctypes.c_char.from_buffer(self.map)
+        address = ctypes.addressof(buffer)
+        del buffer  # it keeps the mapping from being closed
         try:
             return int(getattr(torch.cuda.cudart(), function)(address, *args)) == 0
         except (RuntimeError, AttributeError, TypeError):  # a context that is broken, or a build without the function
@@ -177,9 +177,9 @@ class Slot:
     def clean_head(self, head: CopyHeader) -> bytes:
         """Return the header page as it goes to disk, without the saver's notes."""
         page = bytearray(PAGE)
-        whole = replace(head, state=WHOLE)
-        values = (whole.state, whole.order, whole.step, whole.attempt, whole.number, whole.incarnation)
-        rest = (whole.rank, whole.world, whole.index, whole.persist, whole.size, whole.revision)
+        head = replace(head, state=WHOLE)
+        values = (head.state, head.order, head.step, head.attempt, head.number, head.incarnation)
+        rest = (head.rank, head.world, head.index, head.persist, head.size, head.revision)
         _HEAD.pack_into(page, 0, MAGIC, *values, *rest)
         return bytes(page)
 
@@ -209,10 +209,10 @@ def check_room(name: str, size: int, cgroups: Path = memory_limit.CGROUPS) -> No
     Raises:
         UsageError: They do not; the message has the needed and the free MiB.
     """
-    left, where = memory_limit.free(cgroups)
-    if left is not None and 2 * size > left:
+    free_bytes, scope = memory_limit.free(cgroups)
+    if free_bytes is not None and 2 * size > free_bytes:
         raise UsageError(
             f"{name}: a checkpoint of {size >> 20} MiB needs {2 * size >> 20} MiB of shared memory for its two copies; "
-            f"{left >> 20} MiB are left {where}",
+            f"{free_bytes >> 20} MiB are left {scope}",
             hint=_HINT,
         )

@@ -75,7 +75,7 @@ class LeaseClient:
         self._replaced = False
         """Whether a later object of its name is the reader."""
 
-    def told(self) -> dict[str, Any]:
+    def unreported_positions(self) -> dict[str, Any]:
         """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
         return self._question(0)
 
