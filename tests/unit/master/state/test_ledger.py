@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from elastic_kit import boot as elastic_world
+from elastic_kit import fleet
 from hypothesis import given
 from hypothesis import strategies as st
 from ledger_kit import check_ledger
@@ -28,6 +30,7 @@ from dljob.master.state.ledger import (
     totals,
 )
 from dljob.master.state.stalls import Stall
+from dljob.master.state.state import RankPhase
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.master.status import status
 
@@ -195,9 +198,9 @@ def test_a_backoff_is_a_decision_that_takes_its_time():
     assert spent(world) == {"decide": world.now - begin}
 
 
-def reserved(made: Any) -> World:
-    """A job on one node, whose hosts are about to start."""
-    world = World(made, views=nodes(1))
+def reserved(made: Any, views: Any = None) -> World:
+    """A job on one node, or these, whose hosts are about to start."""
+    world = World(made, views=views or nodes(1))
     world.send(ev.MasterStarted(1))
     world.send(ev.NodesSeen(world.seen()))
     while any(isinstance(event, ev.UnitReserved) for event in world.pending):
@@ -336,6 +339,116 @@ def test_a_replayed_journal_leads_to_the_same_ledger():
     world.crash_master()
     rebuilt = replay(world.plan, world.spec, UID, json.loads(json.dumps(world.journal)), start=world.start)
     assert rebuilt.ledger == world.state.ledger
+
+
+# -- ranks that end as ordered
+
+SERVER = {"driver": False, "entrypoint": {"module": "serve.py"}, "ports": [{"name": "http"}], "drain": {}}
+
+
+def account(world: World, role: str, rank: int) -> str:
+    """The account that a rank is booked to; each event has compared it with the rank's state."""
+    return world.state.ledger.clocks[role, rank][0].value
+
+
+def end_rank(world: World, role: str, rank: int, after: float = 0.0) -> None:
+    """A rank that was asked to end does so."""
+    incarnation = world.state.ranks[role, rank].incarnation
+    world.send(ev.RankEnded(role, rank, incarnation, Outcome(ok=True, code=0)), after=after)
+
+
+def scale(world: World, size: int) -> None:
+    """Order a size of role e; those who have to leave user code for it are asked to."""
+    world.hold = True
+    world.send(ev.Commanded(f"s{world.now}", "scale", "e", "somebody", size))
+    while not world.state.roles["e"].stopping_count:
+        if world.pending:
+            world.deliver()
+        else:
+            world.tick()
+
+
+def test_a_rank_that_its_role_gives_up_works_until_it_has_ended_and_then_waits_for_the_others():
+    world = fleet()
+    scale(world, 1)
+    world.pending.clear()
+    assert (account(world, "e", 1), account(world, "e", 2)) == ("productive", "productive")
+    end_rank(world, "e", 1, after=4)
+    assert (account(world, "e", 1), account(world, "e", 2)) == ("idle", "productive")
+    end_rank(world, "e", 2, after=2)
+    assert set(world.state.ledger.clocks) == {("e", 0), ("d", 0)}
+    assert spent(world, "e") == {"productive": 3 * 4 + 2 * 2, "idle": 2}
+
+
+def test_a_rank_that_a_restart_was_to_bring_back_is_idle_once_its_role_gives_it_up():
+    world = fleet(role=SERVER)
+    world.hold = True
+    world.send(ev.Commanded("again", "restart", "e/2"))
+    world.pending.clear()
+    assert account(world, "e", 2) == "replace"
+    world.send(ev.Commanded("less", "scale", "e", "somebody", 2))
+    world.tick()
+    assert world.state.sizes["e"].leaving == (2,)
+    assert account(world, "e", 2) == "idle"
+
+
+def test_a_smaller_world_is_no_restart_of_the_ranks_that_it_drops():
+    in_process = {"restartPolicy": {"level": "InProcess"}, "replicas": 4, "minReplicas": 2, "maxReplicas": 4}
+    world = elastic_world(4, in_process)
+    scale(world, 2)
+    assert [account(world, "e", rank) for rank in range(4)] == ["decide", "decide", "idle", "idle"]
+    while world.state.roles["e"].stopping_count:
+        world.deliver()
+    assert set(world.state.ledger.clocks) == {("e", 0), ("e", 1)}
+    assert "replace" not in [account(world, "e", rank) for rank in (0, 1)], "they keep their processes"
+
+
+def leave_node(made: Any, views: Any = None) -> tuple[World, str]:
+    """A node with a server goes, and others have room."""
+    world = World(made, views=views or nodes(3, cpus=1)).boot()
+    victim = world.state.units["s/0"].node
+    world.drain_node(victim, world.now + 300)
+    world.deliver()
+    world.send(ev.CopiesSaved(victim))
+    assert world.state.ranks["s", 0].phase is RankPhase.STOPPING
+    return world, victim
+
+
+def test_a_server_of_a_departing_node_works_until_it_has_ended_and_then_its_move_is_a_restart():
+    world, victim = leave_node(job({"name": "s", **SERVER}, {"name": "w"}))
+    assert account(world, "s", 0) == "productive"
+    end_rank(world, "s", 0, after=7)
+    assert world.state.units["s/0"].node != victim
+    assert account(world, "s", 0) == "schedule"
+    assert spent(world, "s") == {"productive": 7}
+    deliver(world, ev.UnitReserved, after=1)
+    assert account(world, "s", 0) == "replace"
+    deliver(world, ev.HostReady, after=3)
+    assert account(world, "s", 0) == "init"
+    assert spent(world, "s") == {"productive": 7, "schedule": 1, "replace": 3}
+
+
+def test_a_server_that_was_still_starting_when_its_node_goes_has_done_no_work():
+    world = reserved(job({"name": "s", **SERVER}, {"name": "w"}), views=nodes(3, cpus=1))
+    for event in [event for event in world.pending if isinstance(event, ev.HostReady)]:
+        world.pending.remove(event)
+        world.send(event, after=1)
+    world.drain_node(victim := world.state.units["s/0"].node, world.now + 300)
+    world.pending = [event for event in world.pending if not isinstance(event, ev.RankReady)]
+    world.deliver()
+    world.send(ev.CopiesSaved(victim), after=5)
+    assert world.state.ranks["s", 0].phase is RankPhase.STOPPING
+    assert account(world, "s", 0) == "init"
+
+
+def test_a_server_that_finishes_its_requests_in_a_restart_of_the_job_is_being_replaced():
+    roles = ({"name": "w"}, {"name": "s", **SERVER, "dependsOn": [{"role": "prep", "condition": "Complete"}]})
+    world = World(job(*roles, {"name": "prep", "driver": False}), views=nodes(1)).boot()
+    end_rank(world, "prep", 0)
+    world.settle()
+    world.send(ev.Commanded("again", "restart", "job"))
+    assert world.state.ranks["s", 0].phase is RankPhase.STOPPING
+    assert account(world, "s", 0) == "replace"
 
 
 # -- ranks that stand still

@@ -22,12 +22,11 @@ Signs = dict[HostId | str, float]
 
 def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
     """Return the account of a rank; None: its role shrank and dropped it. docs/ledger.md describes the accounts."""
-    own, facts = s.ranks[key], s.job.roles[key[0]]
-    phase = own.phase
+    phase, sizing = s.ranks[key].phase, s.sizes.get(key[0])
+    is_leaving = sizing is not None and key[1] in sizing.leaving
     if phase is RankPhase.ABSENT:
         # Until its role goes on without it, a rank that has left is one of those whose time is counted.
-        sizing = s.sizes.get(key[0])
-        return Account.IDLE if sizing is not None and key[1] in sizing.leaving else None
+        return Account.IDLE if is_leaving else None
     if s.verdict is not None:  # the job is ending: no rank produces anything that counts
         return Account.IDLE
     if key in s.stalled:
@@ -40,16 +39,28 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
         return Account.IDLE
     if not s.seats:  # not admitted yet
         return Account.QUEUE if s.phase is Phase.PENDING else Account.SCHEDULE
+    return _stopping_or_waiting(s, key, is_leaving=is_leaving)
+
+
+def _stopping_or_waiting(s: JobState | StateTransaction, key: RankKey, *, is_leaving: bool) -> Account:
+    """Return the account of a rank of an admitted job that is asked to end, or waits for a process."""
+    own, facts, sizing = s.ranks[key], s.job.roles[key[0]], s.sizes.get(key[0])
     incident = s.incidents.get(own.incident)
+    is_dropped = is_leaving or (sizing is not None and sizing.all_leave_user_code and key[1] >= sizing.target)
+    if incident is not None and is_dropped:  # the restart brings back only the others
+        return Account.IDLE
     if incident is not None and not incident.is_launched:
         return Account.DECIDE
-    if phase is RankPhase.STOPPING:
+    if own.phase is RankPhase.WAITING:
+        return _waiting(s, facts, own, facts.host_of(key[1]))
+    if incident is not None or s.roles[key[0]].stop_by is not None:  # it is to start again
         return Account.REPLACE
-    return _waiting(s, facts, own, facts.host_of(key[1]))
+    # It finishes its work before its role goes on without it, or its unit moves.
+    return _ready(s, key) if own.ready_at else Account.INIT
 
 
 def _ready(s: JobState | StateTransaction, key: RankKey) -> Account:
-    """Return the account of a ready rank."""
+    """Return the account of a rank that is ready, or finishes its work."""
     own, role, facts = s.ranks[key], s.roles[key[0]], s.job.roles[key[0]]
     if key[0] in s.inquiries:  # it, or the peer that it waits for, is lost, and the cause is looked for
         return Account.DETECT

@@ -45,6 +45,7 @@ def begin_leaving(tx: StateTransaction, role: str, ranks: Sequence[int], reason:
     finish_by = tx.now + limits.FINISH_S + facts.plan.drain_s
     leave_by = min(by, finish_by + limits.HOST_STOP_S)
     tx.sizes = tx.sizes.set(role, evolve(tx.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
+    tx.changes.ranks.update((role, rank) for rank in ranks)
     tx.wake_at(leave_by)
     for host, working in ready_ranks.items():
         for rank in working:
