@@ -20,7 +20,7 @@ FAULT = {
 
 def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path):
     record = RegistryEntry(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
-    lines = detail(views.overview(record, {"phase": "Running", "recentFaults": [FAULT]}), now=2.0)
+    lines = detail(views.overview(record, {"phase": "Running", "recentFaults": [FAULT]}), 2.0, "dljob events j")
     at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.50 s")
     assert lines[at + 1 : at + 4] == [
         "    evidence: exit code 137",
@@ -41,7 +41,7 @@ def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path):
 )
 def test_the_cuts_of_a_job_are_told_in_one_line(tmp_path, cuts, line):
     record = RegistryEntry(name="j", uid="u1", dir=str(tmp_path), started=0.0)
-    assert line in detail(views.overview(record, {"phase": "Running", "cuts": cuts}), now=2.0)
+    assert line in detail(views.overview(record, {"phase": "Running", "cuts": cuts}), 2.0, "dljob events j")
 
 
 def test_a_role_with_ports_is_told_with_its_ready_servers(tmp_path):
@@ -50,7 +50,7 @@ def test_a_role_with_ports_is_told_with_its_ready_servers(tmp_path):
         {"role": "rollout", "ready": 3, "desired": 4, "addresses": [{"http": "h:1", "x": "h:9"}, {"http": "h:2"}]},
         {"role": "reward", "ready": 0, "desired": 2, "addresses": []},
     ]
-    lines = detail(views.overview(record, {"phase": "Running", "endpoints": servers}), now=2.0)
+    lines = detail(views.overview(record, {"phase": "Running", "endpoints": servers}), 2.0, "dljob events j")
     assert [line for line in lines if "endpoints" in line] == [
         "  endpoints of rollout: 3 of 4 ready: h:1, h:2, and 1 more",
         "  endpoints of reward: 0 of 2 ready",

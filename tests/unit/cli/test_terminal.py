@@ -83,7 +83,7 @@ def test_a_users_line_end_begins_no_line_of_the_timeline():
     fault = {"target": "a/0", "firstCause": FORGED, "evidence": [FORGED], "followed": [FORGED]}
     status = {"message": FORGED, "recentFaults": [fault], "problems": [{"message": FORGED}], "cuts": {"why": FORGED}}
     status |= {"stalls": [{"sentence": FORGED}], "endpoints": [{"role": FORGED}]}
-    shown += description.detail(Overview("j", "Failed", status, {}), 0.0)
+    shown += description.detail(Overview("j", "Failed", status, {}), 0.0, "dljob events j")
     assert len(shown) == 16
     assert all(len(line.splitlines()) <= 1 for line in shown)
     assert all(line.startswith(("error: job j failed", "job j was stopped", "[ ", " ", "j: ")) for line in shown)

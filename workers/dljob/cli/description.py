@@ -32,8 +32,11 @@ _NODE = 24
 # -- one job
 
 
-def detail(job: Overview, now: float) -> list[str]:
-    """Describe a job in detail; a status has only some of the fields, by the place of the job."""
+def detail(job: Overview, now: float, more_events: str) -> list[str]:
+    """Describe a job in detail; a status has only some of the fields, by the place of the job.
+
+    `more_events`: command that shows all events.
+    """
     lines, status = [f"{job.title}: {job.shown_phase}"], job.status
     if job.unseen:
         return [*lines, f"  {job.unseen}"]
@@ -50,10 +53,10 @@ def detail(job: Overview, now: float) -> list[str]:
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += _cuts(nested(status, "cuts"))
     lines += [line for fault in entries(status, "recentFaults") for line in _fault(fault)]
-    lines += [
-        f"  problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}"
-        for row in entries(status, "problems")
-    ]
+    problems = entries(status, "problems")
+    lines += [f"  {problem_line(row, more_events)}" for row in problems]
+    if (hidden_count := (status.get("problemCount") or 0) - len(problems)) > 0:
+        lines.append(f"  and {counted(hidden_count, 'more problem')}")
     lines += [_unit(unit) for unit in entries(nested(status, "placement"), "notReady")]
     # After the end nobody serves, and nobody is missing.
     lines += [_servers(role) for role in entries(status, "endpoints") if status.get("phase") not in TERMINAL]
@@ -63,6 +66,13 @@ def detail(job: Overview, now: float) -> list[str]:
     lines += _below(_conditions(entries(status, "conditions"), now))
     # Causes, messages and names are users' text.
     return [unbroken(line) for line in lines]
+
+
+def problem_line(row: Json, more_events: str, width: int | None = None) -> str:
+    """Return the line of a problem, shortened to a width; of several events with the command that shows all of them."""
+    line = f"problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}"
+    command = f"; all: {more_events}" if (row.get("count") or 1) > 1 else ""
+    return (one_line(line, width - len(command)) if width else line) + command
 
 
 def stall_lines(status: Json) -> list[str]:
@@ -216,7 +226,7 @@ def lines(page: Page, begin: float, now: float) -> list[str]:
     more = [f"... {left} before: {page.more_events}"] if left > 0 else []
     pods = _table([("NODE", "POD", "IS", "PHASE"), *page.pods])
     return [
-        *detail(page.overview, now),
+        *detail(page.overview, now, page.more_events),
         *_section("Job", page.facts),
         *_section("Roles", roles(page.spec)),
         # Pods only where this user may list them; ranks tell their nodes too.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from dljob.api.shown_job import Overview
 from dljob.api.views import entries, nested
-from dljob.cli.description import one_line
+from dljob.cli.description import one_line, problem_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
 from dljob.master.state.stalls import STOOD_STILL, RootState
@@ -95,7 +95,7 @@ def diagnose(job: Overview, name: str, flags: str) -> Diagnosis:
         name: name or uid by which later commands find it, or the path of its folder.
         flags: flags of these commands, after a blank.
     """
-    found = _with_problems(_explain(job, name, flags), job.status)
+    found = _with_problems(_explain(job, name, flags), job.status, name, flags)
     # Names, messages and log lines are users' text: none may break a line or reach the terminal with an escape.
     return found._replace(lines=[_plain(line) for line in found.lines])
 
@@ -187,15 +187,15 @@ def _for_job(remedy: Remedy, status: Json) -> Remedy:
     return remedy
 
 
-def _with_problems(found: Diagnosis, status: Json) -> Diagnosis:
+def _with_problems(found: Diagnosis, status: Json, name: str, flags: str) -> Diagnosis:
     """Return a diagnosis with the problems that stand now, or stood at the end of the job, before what to do next."""
     problems = entries(status, "problems")
     if not problems:
         return found
-    lines = [
-        one_line(f"problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}", 3 * WIDTH)
-        for row in problems[:MOST_PROBLEMS]
-    ]
+    events = f"dljob events {name}{flags}"
+    lines = [problem_line(row, events, 3 * WIDTH) for row in problems[:MOST_PROBLEMS]]
+    if (hidden_count := (status.get("problemCount") or len(problems)) - len(lines)) > 0:
+        lines.append(f"and {counted(hidden_count, 'more problem')}: dljob status {name}{flags}")
     if found.kind is CauseKind.NOTHING:
         remedy = VERDICTS.get(str(problems[0].get("reason")), FAULTS["Unknown"])
         shown = [line for line in found.lines if line != NOTHING_FAILED]

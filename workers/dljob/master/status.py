@@ -6,7 +6,7 @@ A snapshot of 10,000 ranks is slow to make and slower to send, so frequent reade
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -317,7 +317,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(state, fault) for fault in state.faults],
-        **({"problems": [_problem(problem) for problem in problems[:SHOWN]]} if problems else {}),
+        **_problems(problems),
         "progress": {
             **_progress(state, progress),
             "goodputPermille": view.permille(state, now),
@@ -379,7 +379,8 @@ def _message(state: JobState) -> str:
     if state.groups:
         return "; ".join(why for _, (_, why) in sorted(state.groups.items())[:3])
     if state.phase is Phase.RUNNING and (problems := _standing(state)):
-        return "; ".join(problem.message for problem in problems[:3])
+        others = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        return "; ".join(problem.description for problem in problems[:3]) + others
     if state.phase in (Phase.PENDING, Phase.SCHEDULING):
         ready = sum(role.ready_count + role.succeeded_count for role in state.roles.values())
         ranks = sum(role.plan.replicas for role in state.job.roles.values())
@@ -493,13 +494,19 @@ def _wanted_ranks(state: JobState, role: str) -> int:
     return sizing.size if own.succeeded_count + own.failed_count == plan.replicas else sizing.want
 
 
-def _problem(problem: StandingProblem) -> dict[str, Any]:
-    return {
-        "reason": problem.reason,
-        "target": problem.target,
-        "message": problem.message,
-        "since": rfc3339(problem.since),
-    }
+def _problems(problems: Sequence[StandingProblem]) -> dict[str, Any]:
+    """Return the first problems for users, and how many there are; nothing if there is none."""
+    rows = [
+        {
+            "reason": problem.reason,
+            "target": problem.target,
+            "message": problem.description,
+            "since": rfc3339(problem.since),
+            "count": problem.count,
+        }
+        for problem in problems[:SHOWN]
+    ]
+    return {"problems": rows, "problemCount": len(problems)} if problems else {}
 
 
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:

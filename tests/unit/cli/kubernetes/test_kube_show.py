@@ -98,7 +98,7 @@ def compare(name: str, shown: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_is_shown_in_full_as_recorded(name):
-    compare(f"status-{name}", "\n".join(description.detail(views.overview(JOBS[name]), NOW)) + "\n")
+    compare(f"status-{name}", "\n".join(description.detail(views.overview(JOBS[name]), NOW, "dljob events j")) + "\n")
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
@@ -123,7 +123,11 @@ def test_the_list_of_jobs_is_shown_as_recorded(namespaced):
 )
 def test_a_step_that_stands_still_is_told_of_jobs_that_run(phase, age, told):
     job = {"metadata": META, "spec": SPEC, "status": {**RUNNING, "phase": phase}}
-    shown = next(line for line in description.detail(views.overview(job), NOW - 62 + age) if line.startswith("  step"))
+    shown = next(
+        line
+        for line in description.detail(views.overview(job), NOW - 62 + age, "dljob events j")
+        if line.startswith("  step")
+    )
     assert shown == f"  step 120{told}, saved 100  reward 0.25  kl 0.01"
 
 

@@ -85,7 +85,7 @@ def test_what_stands_still_is_the_first_that_top_and_status_say():
     said = {"reason": "StallFound", "message": "w/0 has waited since 3", "stalls": [stall, {**stall, "hung": True}]}
     lines = ["stands still: w/0 has waited 61 s for w/1", "hung: w/0 has waited 61 s for w/1"]
     assert table(**said).head[1:3] == lines
-    shown = description.detail(views.overview(ENTRY, status(**said)), 0.0)
+    shown = description.detail(views.overview(ENTRY, status(**said)), 0.0, "dljob events j")
     assert [line.strip() for line in shown[1:3]] == lines
     assert not any("since 3" in line for line in [*shown, *table(**said).head])
 

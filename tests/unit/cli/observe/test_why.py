@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dljob.api import registry
 from dljob.api.local import views
 from dljob.api.local.final_status import AbruptEnd, with_end
-from dljob.cli import diagnosis, main
+from dljob.api.shown_job import Overview
+from dljob.cli import description, diagnosis, main
 from dljob.cli.diagnosis import diagnose
 from dljob.kube.api import CONFIG_MAPS
 from dljob.master.state.views import Reason
@@ -337,6 +338,26 @@ def test_what_stands_in_the_way_is_said_while_the_job_runs_after_its_end_and_bes
     kind, lines = explained({**status("Running", faults=(LOST,)), "problems": [problem]})
     assert kind is CauseKind.MEMORY
     assert lines[lines.index(line) + 1].startswith("next: ")
+
+
+def test_problems_of_many_events_name_the_command_that_shows_all_and_those_left_out_are_counted():
+    row = {
+        "reason": reasons.ITEM_SET_ASIDE,
+        "since": "2026-01-01T00:01:00Z",
+        "message": "3 times" + "x" * 600,
+        "count": 3,
+    }
+    shown = status("Running", reasons.ITEM_SET_ASIDE, "3 times")
+    _, lines = explained({**shown, "problems": [row] * 4, "problemCount": 9})
+    assert [line.endswith("...; all: dljob events ppo -n team") for line in lines if line.startswith("problem")] == [
+        True
+    ] * 3
+    assert "and 6 more problems: dljob status ppo -n team" in lines
+    shown_lines = description.detail(
+        Overview("train", "Running", {"problems": [row], "problemCount": 3}, {}), 0.0, "all"
+    )
+    assert any(line.endswith("xx; all: all") for line in shown_lines)
+    assert "  and 2 more problems" in shown_lines
 
 
 def test_every_reason_of_a_process_has_a_remedy():

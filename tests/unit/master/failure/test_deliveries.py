@@ -9,7 +9,9 @@ from dljob.master.failure import budget
 from dljob.master.state import events as ev
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.state.views import Outcome, Reason
+from dljob.master.status import rfc3339, status
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import moment
 
 ENGINE = {"name": "e", "replicas": 2, "driver": False, "restartPolicy": {"maxRestarts": 2}}
 BAD = error("ValueError", message="no (in run)")
@@ -56,7 +58,19 @@ def test_the_same_error_of_items_that_pay_ends_no_job_and_uses_no_budget():
         f"item k3 of queue tasks is set aside after 3 failed deliveries: {cause}"
     )
     (problem,) = world.state.problems
-    assert (problem.target, problem.message[:7]) == ("queue/tasks", "item k6")
+    assert (problem.target, problem.message[:7], problem.count) == ("queue/tasks", "item k6", 2)
+
+
+def test_all_items_that_were_set_aside_are_counted_since_the_first_and_the_first_are_named():
+    world = boot()
+    fail(world, items=(("k0", 1, True), ("x" * 500, 1, True)))
+    first = world.state.problems[0].since
+    for number in range(2, 30):
+        fail(world, items=((f"k{number}", 1, True),))
+    (problem,) = status(world.state, world.now, {})["problems"]
+    assert (problem["count"], problem["since"]) == (30, rfc3339(first))
+    words = f"30 times (k0, {'x' * 60}, k2, ...), the last at {moment(world.now)}: item k29 of queue tasks is set aside"
+    assert problem["message"].startswith(words)
 
 
 @pytest.mark.parametrize("earlier_failures", [1, 3])

@@ -81,10 +81,33 @@ def test_a_pause_of_the_machine_is_shown_but_does_not_colour_the_phase(world: Wo
     status = shown(world)
     assert (status["reason"], status["message"]) == ("Running", "")
     (problem,) = status["problems"]
-    assert problem["since"] == "1970-01-01T00:16:42.000Z", "the last one"
+    assert (problem["since"], problem["count"]) == ("1970-01-01T00:16:41.000Z", 2), "since the first one"
+    assert problem["message"] == "2 times, the last at 1970-01-01T00:16:42Z: the machine was suspended for 30.0 s"
     world.send(ev.ProblemReported(reasons.MACHINE_PAUSED, "machine"))
     assert "problems" not in shown(world)
     assert world.notes(reasons.PROBLEM_OVER) == [], "it was over when it was known"
+
+
+def test_errors_of_shutdown_and_lost_checkpoints_are_counted_and_news_of_a_standing_problem_are_not(
+    world: World,
+) -> None:
+    for reason in (reasons.SHUTDOWN_FAILED, reasons.CHECKPOINT_DAMAGED, reasons.VOLUME_FULL):
+        for number in (1, 2, 3):
+            world.send(ev.ProblemReported(reason, "w/0", f"error {number}"), after=1)
+    rows = shown(world)["problems"]
+    assert [(row["count"], row["message"].rpartition(": ")[2]) for row in rows] == [
+        (3, "error 3"),
+        (3, "error 3"),
+        (1, "error 3"),
+    ]
+
+
+def test_more_problems_than_are_shown_are_counted(world: World) -> None:
+    for number in range(30):
+        unsaved(world, f"w/{number}")
+    status = shown(world)
+    assert (len(status["problems"]), status["problemCount"]) == (20, 30)
+    assert status["message"].endswith("; and 27 more")
 
 
 def test_slowness_is_shown_while_it_lasts_and_not_of_a_job_that_ended_well(world: World) -> None:

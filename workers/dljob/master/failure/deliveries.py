@@ -82,8 +82,9 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
         if is_set_aside:
             message = f"{item_text} is set aside after {deliveries_text}: {failure.cause}"
             tx.note(reasons.ITEM_SET_ASIDE, rank_name, message)
-            # One for each queue, with its last item: the others are in the timeline.
-            record_problem(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
+            # One for each queue: all its items are in the timeline.
+            problem = StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now)
+            record_problem(tx, problem, item_key)
         else:
             message = f"{item_text} has {deliveries_text}, another rank gets it next, if one asks: {failure.cause}"
             tx.note(reasons.ITEM_FAILED, rank_name, message)

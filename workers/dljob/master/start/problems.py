@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.master.state.events import ProblemReported
 from dljob.master.state.evolve import evolve
-from dljob.master.state.problems import PASSED, StandingProblem
+from dljob.master.state.problems import COUNTED, FIRST_SUBJECTS, MAX_SUBJECT, PASSED, StandingProblem
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import seconds
@@ -15,20 +15,23 @@ def report_problem(tx: StateTransaction, event: ProblemReported) -> None:
     if not event.message:
         end_problem(tx, event.reason, event.target)
         return
-    known = _find(tx, event.reason, event.target)
-    if event.reason in PASSED:  # each time is another one
-        known = None
-    problem = StandingProblem(event.reason, event.target, event.message, known.since if known else tx.now)
-    others = _others_than(tx, problem)
+    problem = StandingProblem(event.reason, event.target, event.message, tx.now)
     # A full volume meets all ranks of a role at once: one of them speaks for the others.
-    if event.reason in PASSED or (known is None and not any(_are_alike(standing, problem) for standing in others)):
+    if event.reason in COUNTED or not any(_are_alike(standing, problem) for standing in tx.problems):
         tx.note(event.reason, event.target, event.message)
-    tx.problems = (*others, problem)
+    record_problem(tx, problem)
 
 
-def record_problem(tx: StateTransaction, problem: StandingProblem) -> None:
-    """Record a problem that is noted elsewhere; one that stands already keeps its beginning."""
+def record_problem(tx: StateTransaction, problem: StandingProblem, subject: str = "") -> None:
+    """Record a problem that is noted elsewhere; one that stands already keeps its beginning, and is counted.
+
+    `subject`: what this event is about, if the target does not say it.
+    """
     known = _find(tx, problem.reason, problem.target)
+    if problem.reason in COUNTED:
+        subjects = (*(known.first_subjects if known else ()), *([subject[:MAX_SUBJECT]] if subject else []))
+        problem = evolve(problem, last_at=tx.now, first_subjects=subjects[:FIRST_SUBJECTS])
+        problem = evolve(problem, count=known.count + 1) if known else problem
     tx.problems = (*_others_than(tx, problem), evolve(problem, since=known.since) if known else problem)
 
 

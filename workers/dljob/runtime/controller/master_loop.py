@@ -564,7 +564,7 @@ class MasterLoop:
                 await self.offer(ev.ProblemReported(reason, "machine", message))
             before = clock_sample()
             for problem in self.state.problems:
-                if problem.reason in CLOCKS and self._now() > problem.since + PASSED_S:
+                if problem.reason in CLOCKS and self._now() > problem.last_at + PASSED_S:
                     await self.offer(ev.ProblemReported(problem.reason, problem.target))
 
     async def _watch_volume(self) -> None:

@@ -94,7 +94,7 @@ def _show(past: Past, found: PastMoment, when: float, form: output.TableFormat) 
     output.data("\n".join(_head(past, found, when)))
     status = shown["status"]
     seen = Overview(f"{status['name']} ({status['uid'][:8]})", status["phase"], status, status)
-    output.data("\n".join(description.detail(seen, when)))
+    output.data("\n".join(description.detail(seen, when, f"dljob events {status['name']}")))
     output.data("")
     output.data("\n".join(diagnosis.diagnose(seen, status["name"], "").lines[1:]))
     for text in shown["unrecorded"]:

@@ -52,17 +52,17 @@ def status(
     if path := where.path(job):
         if watch:
             raise UsageError(f"{job} is a path: nothing there changes", hint="leave out --watch, or name a job")
-        seen = kept.accounts(path).overview
+        seen, more_events = kept.accounts(path).overview, f"dljob events {path}"
     else:
         with where.job("status", job) as found:
             if watch:
                 found.watch(Rows(form).add)
                 return
-            seen = found.overview()
+            seen, more_events = found.overview(), f"dljob events {job}{found.flags}"
     if form != "table":
         output.structured(seen.data, form)
         return
-    for text in description.detail(seen, time.time()):
+    for text in description.detail(seen, time.time(), more_events):
         output.data(text)
 
 
