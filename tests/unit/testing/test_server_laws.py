@@ -132,7 +132,7 @@ def test_a_server_that_is_killed_at_work_by_an_order_is_found(monkeypatch: pytes
     def kills(d: StateTransaction, host: HostId, ranks: Sequence[int], number: int, *, leaves_group: bool) -> bool:
         restart.kill_host(d, host)
         for rank in ranks:
-            restart._set_waiting(d, (host.role, rank), number)
+            restart._mark_as_waiting_member(d, (host.role, rank), number)
         return False
 
     monkeypatch.setattr(restart, "_stop_host_ranks", kills)

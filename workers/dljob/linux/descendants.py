@@ -168,8 +168,9 @@ def end_children_of_user_code(wait_s: float) -> list[str]:
 
 
 def _children_of_user_code() -> list[int]:
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    daemon_flags = {child.pid: child.daemon for child in multiprocessing.active_children()} if multiprocessing else {}
+    process_module = sys.modules.get("multiprocessing.process")
+    children = process_module.active_children() if process_module else ()
+    daemon_flags = {child.pid: child.daemon for child in children}
     return [pid for pid in below(os.getpid()) if not daemon_flags.get(pid, _is_helper(pid))]
 
 
