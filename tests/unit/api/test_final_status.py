@@ -56,6 +56,25 @@ def test_a_final_status_is_written_once_with_its_event(tmp_path: Path) -> None:
     assert [(event["seq"], event["reason"]) for event in events] == [(4, "Admitted"), (5, "RayLost")]
 
 
+def test_a_job_that_primemaster_ended_gets_no_other_end_where_its_status_found_no_room(tmp_path: Path) -> None:
+    record = registry.RegistryEntry("job", UID, str(tmp_path))
+    (tmp_path / "status.json").write_text(json.dumps(RUNNING))
+    events = '{"seq": 4, "time": 1.0, "reason": "StoppedByUser", "target": "job"}\n{"seq": 5, "reason": "Released"}\n'
+    (tmp_path / "events.jsonl").write_text(events)
+    last_status = {**RUNNING, "phase": "Stopped", "reason": "StoppedByUser", "message": "stopped by pid 7"}
+    write_end(record, END, last_status)
+    assert record.status() == last_status
+    assert (tmp_path / "events.jsonl").read_text() == events
+    write_end(record, END)
+    assert record.status() == last_status
+
+
+def test_a_job_that_was_still_stopping_when_its_processes_were_killed_is_told_so(tmp_path: Path) -> None:
+    record = registry.RegistryEntry("job", UID, str(tmp_path))
+    write_end(record, END, {**RUNNING, "phase": "Stopping"})
+    assert record.status()["reason"] == END.reason
+
+
 @pytest.mark.parametrize(("lines", "reason"), [((), "RayLost"), (("Out of memory: Killed process 7",), "OOMKilled")])
 def test_a_raylet_that_the_kernel_killed_for_memory_is_told_so(
     lines: tuple[str, ...], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

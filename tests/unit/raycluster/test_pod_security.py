@@ -164,10 +164,31 @@ def test_what_restricted_misses_is_told_with_the_words_to_write():
         ("container mine has no seccompProfile", "write {type: RuntimeDefault} there"),
         (
             "container mine does not say allowPrivilegeEscalation: false",
-            "write allowPrivilegeEscalation: false there",
+            "write false there",
         ),
-        ("container mine does not drop ALL capabilities", "write {drop: [ALL]} there"),
+        ("container mine does not drop ALL capabilities", "write [ALL] there"),
     }
+
+
+@pytest.mark.parametrize(
+    ("pod_context", "container_context", "place", "advice"),
+    [
+        ({}, {"runAsNonRoot": False}, f"{CONTEXT}.runAsNonRoot", "write true there"),
+        ({}, {"seccompProfile": {"type": "Unconfined"}}, f"{CONTEXT}.seccompProfile.type", "write RuntimeDefault there"),
+        ({}, {"capabilities": {"drop": ["KILL"]}}, f"{CONTEXT}.capabilities.drop", "write [ALL] there"),
+        ({}, {"allowPrivilegeEscalation": True}, f"{CONTEXT}.allowPrivilegeEscalation", "write false there"),
+        ({}, {"runAsUser": 0}, f"{CONTEXT}.runAsUser", "leave it out"),
+        ({"runAsUser": 0}, {}, f"{AT}.spec.securityContext.runAsUser", "leave it out"),
+    ],
+)
+def test_the_advice_is_about_the_line_that_breaks_the_rule(pod_context, container_context, place, advice):
+    whole_pod = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}, **pod_context}
+    container = {"name": "ray-head", "securityContext": {**RESTRICTED, **container_context}}
+    head = {"template": pod(securityContext=whole_pod, containers=[container])}
+    metadata = {"name": "j", "namespace": "team"}
+    job = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": metadata}
+    findings = refusals(parse({**job, "spec": {"roles": [ROLE], "head": head}}), PodPolicy("restricted"))
+    assert (place, advice) in {(path_of(finding.loc), finding.hint.partition(", or ask")[0]) for finding in findings}
 
 
 def test_restricted_asks_it_of_the_init_container_that_the_operator_adds():

@@ -124,6 +124,8 @@ class Runner:
         self._has_stopped = False
         """Whether the job was stopped in order, or that was tried."""
         self._end: AbruptEnd | None = None
+        self._last_status: Mapping[str, Any] | None = None
+        """What PrimeMaster answered last, as its job ended or was being stopped."""
         self._stopped_by = "its command"
         """How the job ended where PrimeMaster could not end it."""
         shared = oversubscribed(self._plan.node_groups.values(), cpus_here())
@@ -157,7 +159,7 @@ class Runner:
                 if self._record is not None:
                     # Nothing of the job is left. PrimeMaster may have died with its Ray before it could write a final
                     # status or remove its socket.
-                    write_end(self._record, self._end or self._killed())
+                    write_end(self._record, self._end or self._killed(), self._last_status)
                     registry.close_socket(self._record)
 
     def _run_started(self) -> int:
@@ -232,10 +234,11 @@ class Runner:
     ) -> Mapping[str, Any]:
         """Watch the job to its end. A signal stops it while the display is open: ranks print in their handlers."""
         try:
-            return watch.watch(handle.connection, shown, participants)
+            self._last_status = watch.watch(handle.connection, shown, participants)
         except Interrupted as interruption:
             self._stop_job(interruption)
             raise
+        return self._last_status
 
     def screen(self, handle: JobHandle) -> AbstractContextManager[Screen]:
         """Return the screen for the job."""
@@ -302,7 +305,8 @@ class Runner:
         try:
             handle.connection.command("stop", "job", by=self._stopped_by)
             while not handle.record.over:
-                handle.connection.status(2**53, 0.5)  # a version that never comes: wait half a second
+                # A version that never comes: wait half a second.
+                self._last_status = handle.connection.status(2**53, 0.5)
         # A second signal, or a PrimeMaster that is gone: leaving the Ray's context ends all its processes.
         except (Interrupted, UnreachableError):
             pass

@@ -189,8 +189,12 @@ def _level(pod: _Pod, policy: PodPolicy) -> Iterator[tuple[Loc, str, str]]:
     """Yield (place in the pod template, violation, remedy) for the policy's level."""
     if policy.level == "privileged":
         return
-    yield from ((loc, wrong, _OUT) for loc, wrong in _baseline(pod))
-    if policy.level == "restricted":
+    is_restricted = policy.level == "restricted"
+    for loc, wrong in _baseline(pod):
+        # Without a profile the next level would refuse the pod, too.
+        needs_profile = is_restricted and loc[-2:] == ("seccompProfile", "type")
+        yield loc, wrong, "write RuntimeDefault there" if needs_profile else _OUT
+    if is_restricted:
         yield from _restricted(pod)
 
 
@@ -230,9 +234,12 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str, str]]:
         whole = {**_mapping(spec, "securityContext"), **context}
         place, name = (*here, "securityContext"), f"container {here[-1]}"
         if not _on(whole.get("runAsNonRoot")):
-            yield (*place, "runAsNonRoot"), f"{name} does not say runAsNonRoot: true", not_root
+            # A line at the pod changes nothing for a container that has its own.
+            remedy = "write true there" if "runAsNonRoot" in context else not_root
+            yield (*place, "runAsNonRoot"), f"{name} does not say runAsNonRoot: true", remedy
         if whole.get("runAsUser") == 0:
-            yield (*place, "runAsUser"), f"{name} runs as user 0", _OUT
+            user_place = place if "runAsUser" in context else (*at, "securityContext")
+            yield (*user_place, "runAsUser"), f"{name} runs as user 0", _OUT
         if _at(whole, ("seccompProfile", "type")) is None:
             yield (*place, "seccompProfile"), f"{name} has no seccompProfile", "write {type: RuntimeDefault} there"
         # Only a container can have this field and capabilities, so there is nothing to inherit.
@@ -240,13 +247,13 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str, str]]:
             yield (
                 (*place, "allowPrivilegeEscalation"),
                 f"{name} does not say allowPrivilegeEscalation: false",
-                "write allowPrivilegeEscalation: false there",
+                "write false there",
             )
         if "ALL" not in _texts(_at(context, ("capabilities", "drop"))):
             yield (
                 (*place, "capabilities", "drop"),
                 f"{name} does not drop ALL capabilities",
-                "write {drop: [ALL]} there",
+                "write [ALL] there",
             )
 
 

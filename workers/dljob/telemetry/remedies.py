@@ -220,10 +220,12 @@ VERDICTS: Mapping[str, Remedy] = {
     reasons.MACHINE_RESTARTED: Remedy(CauseKind.NODE, "run the job again"),
     reasons.JOURNAL_STALLED: Remedy(
         CauseKind.NODE,
-        "make room on that volume (df -h, dljob delete of old jobs): until then no lost rank is restarted; stop works",
+        "make room on that volume (df -h, df -i, dljob delete of old jobs): until then no lost rank is restarted; stop works",
     ),
     reasons.VOLUME_FULL: Remedy(
-        CauseKind.NODE, "make room on that volume (df -h, dljob delete of old jobs), or set DLJOB_HOME to another one"
+        CauseKind.NODE,
+        "see what that volume lacks: bytes (df -h), inodes (df -i) or the right to write (findmnt);"
+        " dljob delete of old jobs makes room; or set DLJOB_HOME to another one",
     ),
     reasons.MACHINE_PAUSED: Remedy(
         CauseKind.NODE,
@@ -238,7 +240,7 @@ VERDICTS: Mapping[str, Remedy] = {
     ),
     reasons.CHECKPOINT_NOT_SAVED: Remedy(
         CauseKind.NODE,
-        "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",
+        "make that folder take files: df -h, df -i and the kernel log (dmesg) of its node; the next save tries again",
     ),
     reasons.CHECKPOINT_DAMAGED: Remedy(
         CauseKind.NODE, "check the disk of the checkpoints: dljob checkpoint verify JOB, and the kernel log (dmesg)"

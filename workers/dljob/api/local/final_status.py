@@ -15,6 +15,7 @@ from dljob.runtime.backend.ray_processes import keep_logs
 from dljob.runtime.journal.event_file import last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, last_seq, write_atomically
 from dljob.runtime.process import evidence
+from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 from dljob.telemetry.process_ends import ProcessEnd, describe_end
 from dljob.telemetry.wording import moment, unix
@@ -104,12 +105,18 @@ def _rows(status: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return list(status.get(key) or ())
 
 
-def write_end(record: RegistryEntry, end: AbruptEnd) -> None:
+def write_end(record: RegistryEntry, end: AbruptEnd, last_status: Mapping[str, Any] | None = None) -> None:
     """Write the final status and its event to the folder of a job of which no process is left.
 
-    A job that has ended already keeps its own status. A folder that takes no files does not stop the runner.
+    A job that has ended already keeps its own end. A folder that takes no files does not stop the runner.
+
+    `last_status`: what PrimeMaster answered last; it may have ended the job, and found no room for its status.
     """
     if record.over:
+        return
+    if last_status and last_status.get("phase") in TERMINAL:
+        with suppress(OSError):
+            write_atomically(record.folder / STATUS, json.dumps(last_status, ensure_ascii=False, indent=1))
         return
     status = with_end({"name": record.name, "uid": record.uid, **record.status()}, end)
     at = time.time() if end.at is None else end.at
