@@ -174,7 +174,12 @@ def test_what_restricted_misses_is_told_with_the_words_to_write():
     ("pod_context", "container_context", "place", "advice"),
     [
         ({}, {"runAsNonRoot": False}, f"{CONTEXT}.runAsNonRoot", "write true there"),
-        ({}, {"seccompProfile": {"type": "Unconfined"}}, f"{CONTEXT}.seccompProfile.type", "write RuntimeDefault there"),
+        (
+            {},
+            {"seccompProfile": {"type": "Unconfined"}},
+            f"{CONTEXT}.seccompProfile.type",
+            "write RuntimeDefault there",
+        ),
         ({}, {"capabilities": {"drop": ["KILL"]}}, f"{CONTEXT}.capabilities.drop", "write [ALL] there"),
         ({}, {"allowPrivilegeEscalation": True}, f"{CONTEXT}.allowPrivilegeEscalation", "write false there"),
         ({}, {"runAsUser": 0}, f"{CONTEXT}.runAsUser", "leave it out"),

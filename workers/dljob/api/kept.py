@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,6 +31,17 @@ def accounts(path: Path) -> JobAccounts:
         NotFoundError: there is no job at that path.
     """
     return _in_file(path) if path.is_file() else JobAccounts(overview(path), views.spec(path))
+
+
+def command_target(path: Path, job: Overview) -> tuple[str, str]:
+    """Return by which name or folder, as a word of a shell, later commands find a job, and their flags after a blank.
+
+    Commands about an object of the cluster in a file ask the cluster, where the object may still be.
+    """
+    if not path.is_file():
+        return shlex.quote(os.path.join(path, "")), ""  # noqa: PTH118
+    namespace = job.data.get("namespace")
+    return str(job.data["name"]), f" -n {namespace}" if namespace else " --kubernetes"
 
 
 def overview(folder: Path) -> Overview:
@@ -97,4 +109,5 @@ def _object(body: Json) -> JobAccounts | None:
         return None
     status = parse_json(body["data"]["status.json"])
     record = registry.RegistryEntry(str(status["name"]), str(status["uid"]), "")
-    return JobAccounts(views.overview(record, status), {})
+    seen = views.overview(record, status)
+    return JobAccounts(replace(seen, data={**seen.data, "namespace": body.get("metadata", {}).get("namespace")}), {})

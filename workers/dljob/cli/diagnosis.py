@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -92,7 +93,7 @@ def diagnose(job: Overview, name: str, flags: str) -> Diagnosis:
 
     Args:
         job: status of the job.
-        name: name or uid by which later commands find it, or the path of its folder.
+        name: name or uid by which later commands find it, or the path of its folder, as a word of a shell.
         flags: flags of these commands, after a blank.
     """
     found = _with_problems(_explain(job, name, flags), job.status, name, flags)
@@ -373,7 +374,7 @@ def _earlier(faults: Sequence[Json]) -> list[str]:
 def _next(fault: Json, remedy: Remedy, name: str, flags: str) -> list[str]:
     role, _, number = str(fault.get("rank") or "").rpartition("/")
     if role and os.sep in name:
-        logs = f"the log of {fault['rank']} is in {Path(name) / 'logs'}"
+        logs = f"the log of {fault['rank']} is in {Path(shlex.split(name)[0]) / 'logs'}"
     elif fault.get("target") == MASTER and os.sep not in name:
         logs = f"dljob logs {name} --master{flags}"
     elif role:

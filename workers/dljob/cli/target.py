@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,6 +81,18 @@ class JobTarget:
             return here
         return None
 
+    def folder(self, verb: str, which: str) -> Path | None:
+        """Return the path that JOB is, of a job's folder; None: JOB is a name or a uid.
+
+        Raises:
+            NotFoundError: it is a file, or its name is that of a file here and of no job.
+            UsageError: a cluster is selected too.
+        """
+        path = self.path(which)
+        if path is not None and path.is_file():
+            raise file_refusal(verb, which, "a job's name or folder")
+        return path
+
     def jobs(self, *, everywhere: bool) -> JobListing:
         """Return the list of all jobs; `everywhere`: of all namespaces of the cluster."""
         # Only a cluster has namespaces, so `everywhere` selects one too.
@@ -107,6 +120,8 @@ def local(verb: str, which: str) -> JobHandle:
     try:
         found = handle_of(registry.find(which))
     except NotFoundError as error:
+        if Path(which).is_file():
+            raise file_refusal(verb, which, "a job's name") from None
         # Only a hint: a command never looks on a cluster by itself (ADR 13).
         other = elsewhere(verb, which)
         if not other:
@@ -116,9 +131,15 @@ def local(verb: str, which: str) -> JobHandle:
     return found
 
 
+def file_refusal(verb: str, file: str, accepted: str) -> NotFoundError:
+    """Return the error about a file in the place of a job; `accepted`: what the command takes there."""
+    hint = f"dljob why {shlex.quote(file)} explains the DLJob of a file"
+    return NotFoundError(f"{file} is a file: dljob {verb} takes {accepted}", hint=hint)
+
+
 def elsewhere(*command: str) -> str:
     """Return a hint to a cluster for a job not found on this machine; empty when no cluster is configured."""
-    return f"on Kubernetes: dljob {' '.join(command)} --kubernetes, or -n NAMESPACE" if has_kubeconfig() else ""
+    return f"on Kubernetes: dljob {shlex.join(command)} --kubernetes, or -n NAMESPACE" if has_kubeconfig() else ""
 
 
 def has_kubeconfig() -> bool:

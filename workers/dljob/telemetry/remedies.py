@@ -220,7 +220,8 @@ VERDICTS: Mapping[str, Remedy] = {
     reasons.MACHINE_RESTARTED: Remedy(CauseKind.NODE, "run the job again"),
     reasons.JOURNAL_STALLED: Remedy(
         CauseKind.NODE,
-        "make room on that volume (df -h, df -i, dljob delete of old jobs): until then no lost rank is restarted; stop works",
+        "make room on that volume (df -h, df -i, dljob delete of old jobs): until then no lost rank is restarted;"
+        " stop works",
     ),
     reasons.VOLUME_FULL: Remedy(
         CauseKind.NODE,

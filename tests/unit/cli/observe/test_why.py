@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -466,7 +467,45 @@ def test_a_dljob_in_a_file_explains_itself(tmp_path, capsys):
     body = {"kind": "DLJob", "metadata": meta, "spec": {}, "status": {"phase": "Failed", "recentFaults": [RAISED]}}
     file.write_text(json.dumps(body))
     assert main.run(["why", str(file)]) == CauseKind.USER_CODE
-    assert "ppo (a7efe1a7) in namespace team: Failed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "ppo (a7efe1a7) in namespace team: Failed" in said
+    assert said.splitlines()[-1].strip() == "dljob logs ppo --role actor --rank 0 -n team"
+
+
+def test_the_advice_about_a_dljob_in_a_file_can_be_followed_while_the_object_exists(tmp_path, kube, capsys):
+    job = add_job(kube, "ppo", phase="Failed", recentFaults=[{**LOST, "recoveredAt": None, "rank": ""}])
+    file = tmp_path / "lost job.yaml"
+    file.write_text(json.dumps(job))
+    main.run(["why", str(file)])
+    program, *advised_command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert (program, advised_command) == ("dljob", ["events", "ppo", "-n", job["metadata"]["namespace"]])
+    assert main.run(advised_command) == 0
+
+
+def test_the_advice_about_a_folder_can_be_followed_whatever_its_path(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "a copy"
+    folder.mkdir()
+    (folder / "status.json").write_text(json.dumps(status("Failed", "Unforeseen", "gone")))
+    (tmp_path / "beside").mkdir()
+    monkeypatch.chdir(tmp_path / "beside")
+    main.run(["why", "../a copy"])
+    _, _, *advised_command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert advised_command == ["events", "../a copy/"]
+    assert main.run(advised_command) == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["events", "logs", "stop", "replay", "report -o page.html", "trace -o t.json", "advise", "delete"]
+)
+def test_a_file_in_the_place_of_a_job_is_called_a_file(command, home, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job 1.yaml").write_text(config_map(json.dumps(status("Running"))))
+    verb, *flags = command.split()
+    assert main.run([verb, "job 1.yaml", *flags]) == 3
+    first_line, hint = capsys.readouterr().err.splitlines()
+    assert first_line.startswith(f"error: job 1.yaml is a file: dljob {verb} takes a job's name")
+    _, *advised_command = shlex.split(hint)[:3]
+    assert main.run(advised_command) == 0
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,8 @@ async def _port(kube: Kube, job: Mapping[str, Any], port: int) -> tuple[str, Ask
         raise NotYetError(f"nothing of job {place_of(job)} runs yet: {phase_of(job)}{waits}")
     name, pod = str(cluster.get("name") or ""), str(cluster.get("headPod") or "")
     if not name or not pod:
-        raise SilentError(f"job {place_of(job)} has no head pod now", hint=f"see dljob status {meta['name']}")
+        hint = f"see dljob status {meta['name']} -n {meta['namespace']}"
+        raise SilentError(f"job {place_of(job)} has no head pod now", hint=hint)
     secret = await _secret(kube, job, name)
     token = await _token(kube, secret, meta["namespace"]) if secret else ""
     # Through the API server's proxy: users' machines rarely reach pods, and the audit log has the call.

@@ -55,7 +55,7 @@ def _advice(given: list[str]) -> tuple[str, Advice]:
 
 
 def _folders(job: str) -> list[Path]:
-    if path := HERE.path(job):
+    if path := HERE.folder("advise", job):
         return [path]
     named = [record for record in registry.records() if record.name == job]
     over = [record.folder for record in named if record.over]

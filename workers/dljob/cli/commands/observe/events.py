@@ -34,7 +34,7 @@ def events(
     """
     if tail is not None and tail < 0:
         raise UsageError(f"--tail is a number of entries, not {tail}")
-    if path := where.path(job):
+    if path := where.folder("events", job):
         if follow:
             raise UsageError(f"{job} is a folder: nothing follows in it", hint="leave out --follow, or name the job")
         begun, notes = _in_folder(path, tail)

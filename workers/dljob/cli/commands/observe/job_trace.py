@@ -41,7 +41,7 @@ def trace(
     from dljob.report.page_data import page_data
 
     files.refuse_existing(output_file, force=force)
-    folder = HERE.path(job) or registry.find(job).folder
+    folder = HERE.folder("trace", job) or registry.find(job).folder
     record, now = job_folder.load(folder), time.time()
     if record.history is None:
         why = next((said for said in record.unrecorded if "journal" in said), "the journal has no state of the job")

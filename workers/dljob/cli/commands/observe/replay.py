@@ -48,7 +48,7 @@ def replay(
 
     if sum(given is not None for given in (at, event, diff, what_if or None)) > 1:
         raise UsageError("--at, --event, --diff and --what-if exclude each other", hint="give one of them")
-    folder = HERE.path(job) or registry.find(job).folder
+    folder = HERE.folder("replay", job) or registry.find(job).folder
     if what_if:
         _predict(folder, what_if, form)
         return

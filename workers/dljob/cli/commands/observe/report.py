@@ -40,7 +40,7 @@ def report(
     from dljob.report import page
 
     files.refuse_existing(output_file, force=force)
-    folder = where.path(job)
+    folder = where.folder("report", job)
     if what_if and not folder:
         raise UsageError("--what-if needs the job's folder, with its journal", hint="give the path of the folder")
     if folder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -32,7 +31,7 @@ def why(
     """
     if path := where.path(job):
         seen = kept.accounts(path).overview
-        explained = diagnosis.diagnose(seen, os.path.join(path, "") if path.is_dir() else str(path), "")  # noqa: PTH118
+        explained = diagnosis.diagnose(seen, *kept.command_target(path, seen))
     else:
         with where.job("why", job) as found:
             seen = found.evidence()
