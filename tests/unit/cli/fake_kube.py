@@ -162,10 +162,10 @@ class FakeKube:
         self.changed.set()
 
     async def watch(
-        self, resource: Resource, namespace: str | None = None, *, fields: str = "", seen: Iterable[Json] = ()
+        self, resource: Resource, namespace: str | None = None, *, fields: str = "", known_before: Iterable[Json] = ()
     ) -> AsyncGenerator[tuple[str, Json], None]:
         name = fields.removeprefix("metadata.name=")
-        known = {o["metadata"]["uid"]: {"metadata": {**o["metadata"], "resourceVersion": ""}} for o in seen}
+        known = {o["metadata"]["uid"]: {"metadata": {**o["metadata"], "resourceVersion": ""}} for o in known_before}
         while True:
             self.changed.clear()
             now = {o["metadata"]["uid"]: o for o in await self.list(resource, namespace)
