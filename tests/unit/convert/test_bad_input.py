@@ -139,7 +139,7 @@ def test_a_kind_of_another_group_is_refused_with_the_group_that_has_it() -> None
     (piece,) = convert("apiVersion: kubeflow.org/v2alpha1\nkind: TrainJob\nmetadata: {name: old}\n", "job.yaml")
     assert isinstance(piece, RefusedManifest)
     assert next(iter(lines([piece], "job.yaml"))).startswith(
-        "job.yaml:1: TrainJob old: group kubeflow.org has no TrainJob that is known here"
+        "job.yaml:1:1: TrainJob old: group kubeflow.org has no TrainJob that is known here"
     )
     assert piece.hint == "its group is trainer.kubeflow.org"
 

@@ -252,7 +252,10 @@ def _convert_startup_policy(draft: Draft, policy: Loc, role_count: int) -> None:
     if source.value((*policy, "startupPolicyOrder")) == "InOrder":
         for index in range(1, role_count):
             previous_name = draft.get(("spec", "roles", index - 1, "name"))
-            draft.put(("spec", "roles", index, "dependsOn"), [{"role": previous_name, "condition": "Ready"}])
+            depends_on: Loc = ("spec", "roles", index, "dependsOn")
+            dependencies = draft.list_at(depends_on)
+            if all(dependency["role"] != previous_name for dependency in dependencies):
+                draft.put((*depends_on, len(dependencies)), {"role": previous_name, "condition": "Ready"})
         source.mark_carried((*policy, "startupPolicyOrder"), ("spec", "roles"), "dependsOn: Ready")
     else:
         source.mark_harmless(policy, "roles start together")

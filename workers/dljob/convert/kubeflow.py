@@ -228,7 +228,7 @@ def set_restarts_by_restart_count(draft: Draft, at: Loc, role_draft: RoleDraft) 
 
 def carry_job_envs(draft: Draft, role: Loc) -> None:
     """Give a role the variables of `spec.envs` of an ElasticJob, which are for all pods."""
-    source = draft.source
+    source, env = draft.source, (*role, "env")
     for name, at in source.fields(("spec", "envs")):
         value = source.text((*at, "value"))
         if value is None:
@@ -238,7 +238,13 @@ def carry_job_envs(draft: Draft, role: Loc) -> None:
         elif name in RANK_DEPENDENT:
             source.mark_dropped(at, f"{name} differs from pod to pod: read RANK or GROUP_RANK")
         else:
-            draft.append(at, (*role, "env"), {"name": name, "value": expand_references(value, {})})
+            variable, variables = {"name": name, "value": expand_references(value, {})}, draft.list_at(env)
+            if variable in variables:
+                source.mark_carried(at, (*env, variables.index(variable)))
+            elif any(other_variable["name"] == name for other_variable in variables):
+                source.mark_dropped(at, f"{name} has another value in the pods, or by an option of torchrun")
+            else:
+                draft.append(at, env, variable)
 
 
 def convert_elastic_job_field(draft: Draft, key: str, at: Loc, strategy: str = "AllreduceStrategy") -> None:

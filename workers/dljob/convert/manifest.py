@@ -31,7 +31,7 @@ from dljob.spec.loading.load import load
 from dljob.spec.model import DLJobManifest
 from dljob.spec.text import tree
 from dljob.spec.text.emit import to_yaml
-from dljob.spec.text.tree import Document, Loc
+from dljob.spec.text.tree import Document, Loc, Position
 from dljob.spec.text.words import path_of
 
 _CHART_DIRECTIVE = re.compile(
@@ -99,7 +99,8 @@ class RefusedManifest:
 
     kind: str
     name: str
-    line: int
+    mark: Position
+    """Of the field because of which it is refused."""
     message: str
     hint: str
     lines: LineRange
@@ -282,10 +283,12 @@ def _convert_document(  # noqa: PLR0917 - all that is known of a document
     api_group = str(source.value(("apiVersion",)) or "").rpartition("/")[0]
     line = document.start.line
     if not kind:
-        return RefusedManifest("document", "", line, "has no kind", "a manifest has apiVersion and kind", lines)
+        return RefusedManifest(
+            "document", "", document.start, "has no kind", "a manifest has apiVersion and kind", lines
+        )
     if (api_group, kind) in UNCONVERTIBLE:
         message = f"cannot be converted: {UNCONVERTIBLE[api_group, kind]}"
-        return RefusedManifest(kind, name, line, message, "", lines)
+        return RefusedManifest(kind, name, document.start, message, "", lines)
     if kind == "Job" and _is_job_beside_training(document):
         return _pass_on(document, kind, name, lines, text)
     converter = CONVERTERS.get((api_group, kind))
@@ -295,22 +298,21 @@ def _convert_document(  # noqa: PLR0917 - all that is known of a document
         try:
             converter(draft, options)
         except UnfitError as error:
-            error_line = document.key_mark(error.loc).line
             message = f"{path_of(error.loc)}: {error.message}".removeprefix(": ")
-            return RefusedManifest(kind, name, error_line, message, error.hint, lines)
+            return RefusedManifest(kind, name, document.key_mark(error.loc), message, error.hint, lines)
         return _finish_job(draft, kind, lines, attached, file, options)
     if kind in _RUNTIME_KINDS:
         return OtherManifest(kind, name, line, "", "read for the TrainJobs of this file, and not passed on", lines)
     known_groups = sorted(group for group, known_kind in CONVERTERS if known_kind == kind)
     if known_groups:
         message = f"group {api_group} has no {kind} that is known here"
-        return RefusedManifest(kind, name, line, message, f"its group is {' or '.join(known_groups)}", lines)
+        return RefusedManifest(kind, name, document.start, message, f"its group is {' or '.join(known_groups)}", lines)
     starter = None if kind in _KINDS_WITHOUT_PROGRAMS else find_rank_starter(source, _JOB_KINDS)
     if starter:
         holds_job = starter.description.startswith("holds")
         hint = "convert the job in it" if holds_job else "write it as a DLJob, or as a Job or a JobSet"
         message = f"{path_of(starter.loc)}: {starter.description}, and is no job that dljob converts"
-        return RefusedManifest(kind, name, document.key_mark(starter.loc).line, message, hint, lines)
+        return RefusedManifest(kind, name, document.key_mark(starter.loc), message, hint, lines)
     return _pass_on(document, kind, name, lines, text)
 
 

@@ -179,7 +179,7 @@ def _choose_main_container(draft: Draft, template: Loc, conventions: PodConventi
     usually_main = [loc for loc, name in names.items() if name in conventions.main_container_names]
     if conventions.runs_ray or len(names) < 2:
         return (usually_main or list(names) or [first_container])[0]
-    annotated_names = {source.value((*loc, *_DEFAULT_CONTAINER_ANNOTATION)) for loc in (template, ())}
+    annotated_names = [source.value((*loc, *_DEFAULT_CONTAINER_ANNOTATION)) for loc in (template, ())]
     with_launcher = [loc for loc in names if _runs_launcher(source, loc)]
     trainers = [loc for loc in names if loc in with_launcher or _has_devices(source, loc)]
     for reason, candidates in (
@@ -266,8 +266,12 @@ def _copy_architecture_to_job_head(draft: Draft, spec: Loc) -> None:
         arch = source.value((*spec, "nodeSelector", label)) or _sole_affinity_value(source, spec, label)
         if isinstance(arch, str) and draft.get((*head_spec, "nodeSelector", label)) is None:
             draft.put((*head_spec, "nodeSelector", label), arch)
-            if tolerations := source.value((*spec, "tolerations")):
-                draft.put((*head_spec, "tolerations"), tolerations)
+            head_tolerations = draft.list_at((*head_spec, "tolerations"))
+            for toleration_loc in source.item_locs((*spec, "tolerations")):
+                if source.value(toleration_loc) not in head_tolerations:
+                    head_tolerations = [*head_tolerations, source.value(toleration_loc)]
+            if head_tolerations:
+                draft.put((*head_spec, "tolerations"), head_tolerations)
             draft.remarks.append(f"{label}: {arch} also stands at the head, which has the same image")
 
 
@@ -493,7 +497,7 @@ def _missing_variables(conversion: _PodConversion, container: Loc, text: str, *,
     if container == conversion.pod.container_loc:
         names |= conversion.pod.rank_dependent.keys()
     else:
-        names -= {source.value((*at, "name")) for at in source.item_locs((*container, "env"))}
+        names -= {str(source.value((*at, "name"))) for at in source.item_locs((*container, "env"))}
     return [
         name
         for name in sorted(names)
@@ -516,9 +520,11 @@ def _carry_variable_to_pod(conversion: _PodConversion, loc: Loc, name: str) -> N
 
 
 def carry_plain_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
-    """Put the plain variables of pods into the role that their processes become; the first value of a name counts."""
+    """Add the plain variables of pods to the role that their processes become; the first value of a name counts."""
     source, env = draft.source, (*role, "env")
-    values: dict[str, str] = {}
+    # Options of torchrun are variables of the role already.
+    option_values: dict[str, str] = {variable["name"]: variable["value"] for variable in draft.list_at(env)}
+    values = dict(option_values)
     for pod in pods:
         for name, value in pod.plain_env.items():
             values.setdefault(name, value)
@@ -533,7 +539,8 @@ def carry_plain_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
         if name not in values:
             source.mark_harmless(loc, "it is an option of torchrun, which the role has")
         elif text is not None and expand_references(text, {}) != values[name]:
-            source.mark_dropped(loc, f"{name} has another value in other pods of the role")
+            rival = "an option of torchrun" if name in option_values else "other pods of the role"
+            source.mark_dropped(loc, f"{name} has another value in {rival}")
         else:
             source.mark_carried(loc, (*env, list(values).index(name)))
 

@@ -18,24 +18,25 @@ def converted_text(pieces: Sequence[ConvertedPiece]) -> str:
 def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
     """Yield the report: each document, each field that is not carried, and what else is to be known."""
     for piece in pieces:
-        place = f"{file}:{piece.line}"
         match piece:
             case ConvertedJob():
-                yield from _job_lines(piece, place, file)
+                yield from _job_lines(piece, file)
             case OtherManifest():
-                yield f"{place}: {piece.kind} {piece.name}: {piece.reason}"
+                yield f"{file}:{piece.line}: {piece.kind} {piece.name}: {piece.reason}"
             case RefusedManifest():
-                yield f"{place}: {piece.kind} {piece.name}: {piece.message}".replace(" :", ":")
+                yield f"{file}:{piece.mark.line}:{piece.mark.column}: {piece.kind} {piece.name}: {piece.message}".replace(
+                    " :", ":"
+                )
                 if piece.hint:
                     yield f"  {piece.hint}"
 
 
-def _job_lines(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
+def _job_lines(job: ConvertedJob, file: str) -> Iterator[str]:
     loss_rows = list(summarize_losses(job.rows))
     carried_count = sum(row.fate.kind == "carried" for row in job.rows)
     harmless_count = sum(row.fate.kind == "harmless" for row in loss_rows)
     yield (
-        f"{place}: {job.kind} -> DLJob {job.name}: {counted(carried_count, 'field')} carried, "
+        f"{file}:{job.line}: {job.kind} -> DLJob {job.name}: {counted(carried_count, 'field')} carried, "
         f"{harmless_count} harmless here, {len(loss_rows) - harmless_count} not carried"
     )
     for row in loss_rows:

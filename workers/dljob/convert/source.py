@@ -19,6 +19,7 @@ from dljob.spec.text.words import path_of
 
 Kind: TypeAlias = Literal["carried", "harmless", "dropped"]
 
+_TYPE_WORDS = {str: "a text", int: "a number", float: "a number", bool: "a switch", list: "a list", dict: "a mapping"}
 UNKNOWN_FIELD = "unknown field: no version that dljob convert knows has it here"
 
 
@@ -29,6 +30,11 @@ class UnfitError(Exception):
         """Refuse the document because of the field at `loc`."""
         super().__init__(message)
         self.loc, self.message, self.hint = loc, message, hint
+
+
+def mistyped(loc: Loc, value: object, expected_type: type) -> UnfitError:
+    """Return the refusal of a value that should be a mapping or a list."""
+    return UnfitError(loc, f"must be {_TYPE_WORDS[expected_type]}, not {_TYPE_WORDS[type(value)]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,11 @@ class SourceManifest:
         return node
 
     def fields(self, loc: Loc) -> Iterator[tuple[str, Loc]]:
-        """Yield the keys of a mapping with their places; a value of another type is dropped."""
+        """Yield the keys of a mapping with their places.
+
+        Raises:
+            UnfitError: the value is of another type.
+        """
         value = self.value(loc)
         if isinstance(value, dict):
             if not value:
@@ -80,10 +90,14 @@ class SourceManifest:
             for key in cast("dict[str, Any]", value):
                 yield key, (*loc, key)
         elif value is not None:
-            self.mark_dropped(loc, "must be a mapping")
+            raise mistyped(loc, value, dict)
 
     def item_locs(self, loc: Loc) -> Iterator[Loc]:
-        """Yield the places of a list's items; a value of another type is dropped."""
+        """Yield the places of a list's items.
+
+        Raises:
+            UnfitError: the value is of another type.
+        """
         value = self.value(loc)
         if isinstance(value, list):
             if not value:
@@ -91,7 +105,7 @@ class SourceManifest:
             for index in range(len(cast("list[Any]", value))):
                 yield (*loc, index)
         elif value is not None:
-            self.mark_dropped(loc, "must be a list")
+            raise mistyped(loc, value, list)
 
     def text(self, loc: Loc) -> str | None:
         """Return a text, or a number as a text; a value of another type is dropped."""
@@ -237,17 +251,24 @@ class Draft:
     """Texts of the ConfigMaps in the same file, by their keys."""
 
     def put(self, to: Loc, value: object) -> None:
-        """Set a value; mappings and lists on the way to it are made."""
+        """Set a value; mappings and lists on the way to it are made.
+
+        Raises:
+            UnfitError: a value on the way is of another type.
+        """
         container: Any = self.document
         for depth, part in enumerate(to):
             is_last = depth == len(to) - 1
+            container_type = dict if isinstance(part, str) else list
+            if not isinstance(container, container_type):
+                raise mistyped(to[:depth], container, container_type)
             if is_last:
                 child: Any = value
             else:
                 child = [] if isinstance(to[depth + 1], int) else {}
             if isinstance(part, int) and part == len(container):
                 container.append(child)
-            elif is_last or (isinstance(part, str) and part not in container):
+            elif is_last or self.get(to[: depth + 1]) is None:
                 container[part] = child
             container = container[part]
 

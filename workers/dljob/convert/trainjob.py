@@ -10,8 +10,9 @@ from typing import Any, cast
 from dljob.convert.jobset import convert_job_set_spec
 from dljob.convert.kubeflow import carry_managed_by
 from dljob.convert.meta import carry_number_or_switch, convert_metadata
-from dljob.convert.source import Draft, SourceManifest, UnfitError
+from dljob.convert.source import Draft, SourceManifest, UnfitError, mistyped
 from dljob.spec.text.tree import Document, Loc
+from dljob.spec.text.words import path_of
 
 _STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 _TRAINER_POD = {"containers": [{"name": "node", "image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}]}
@@ -48,10 +49,12 @@ class _Overlay:
     def merge_in(self, to: Loc, value: object, trainjob_loc: Loc) -> None:
         """Merge a value into the JobSet: mappings by key, lists of named items by name, other items at the end."""
         present_value = self.view().value(to)
-        # A value of another type cannot be merged: its field gets no fate, and is reported as unknown.
-        has_same_type = all(isinstance(present_value, kind) == isinstance(value, kind) for kind in (dict, list))
-        if present_value is not None and not has_same_type:
+        # For Kubernetes, null is as good as nothing.
+        if value is None:
             return
+        for container_type in (dict, list):
+            if isinstance(present_value, container_type) and not isinstance(value, container_type):
+                raise mistyped(trainjob_loc, value, container_type)
         if isinstance(value, dict):
             if present_value is None:
                 self.put(to, {})
@@ -89,6 +92,27 @@ def train_job(draft: Draft, command: Sequence[str], workdir: str, runtimes: Sequ
         if policy.get(framework) is not None:
             raise UnfitError(_RUNTIME_REF, f"a runtime of {framework} cannot be converted", "dljob has torch")
     overlay = _Overlay({"spec": dict(_mapping_or_empty(runtime["spec"]["template"].get("spec")))})
+    try:
+        _convert_with_runtime(draft, overlay, policy, command, workdir)
+    except UnfitError as error:
+        if source.value(error.loc) is not None:
+            raise
+        # The place is one of the JobSet, whose value is of the TrainJob or of its runtime.
+        for to, trainjob_loc in overlay.trainjob_locs.items():
+            depth = min(len(to), len(error.loc))
+            if to[:depth] == error.loc[:depth]:
+                break
+        else:
+            trainjob_loc = _RUNTIME_REF
+        words = f"with its runtime, {path_of(error.loc)}: {error.message}"
+        raise UnfitError(trainjob_loc, words, error.hint) from None
+
+
+def _convert_with_runtime(
+    draft: Draft, overlay: _Overlay, policy: Mapping[str, Any], command: Sequence[str], workdir: str
+) -> None:
+    """Lay a TrainJob over the JobSet of its runtime and convert that; `policy` is the runtime's `mlPolicy`."""
+    source = draft.source
     _turn_initializers_into_init_containers(draft, overlay)
     source.mark_harmless(_RUNTIME_REF, "the runtime's own fields are in the job")
     torch_policy = _mapping_or_empty(policy.get("torch"))
@@ -110,13 +134,7 @@ def train_job(draft: Draft, command: Sequence[str], workdir: str, runtimes: Sequ
     nproc_per_node = source.value(("spec", "trainer", "numProcPerNode")) or torch_policy.get("numProcPerNode") or ""
     _set_nproc_variable(overlay, trainer_index, str(nproc_per_node))
     merged_draft = Draft(overlay.view(), draft.document, draft.remarks, draft.config_map_texts)
-    try:
-        convert_job_set_spec(merged_draft, ("spec",), command, workdir, controller_sets_nnodes=True)
-    except UnfitError as error:
-        for to, trainjob_loc in overlay.trainjob_locs.items():
-            if to[: len(error.loc)] == error.loc:
-                raise UnfitError(trainjob_loc, f"with its runtime {error.message}", error.hint) from None
-        raise UnfitError(("spec",), f"with its runtime {error.message}", error.hint) from None
+    convert_job_set_spec(merged_draft, ("spec",), command, workdir, controller_sets_nnodes=True)
     _copy_fates_from_job_set(draft, merged_draft.source, overlay)
 
 
@@ -194,7 +212,8 @@ def _merge_initializers(draft: Draft, at: Loc, overlay: _Overlay, trainer_index:
     """Lay the fields of initializers over their containers, which run before Ray in each machine of the trainer."""
     source = draft.source
     init_containers = (*_job_spec_loc(trainer_index), "template", "spec", "initContainers")
-    names = [container.get("name") for container in overlay.view().value(init_containers) or ()]
+    view = overlay.view()
+    names = [view.value((*container, "name")) for container in view.item_locs(init_containers)]
     for key, initializer in source.fields(at):
         name = f"{key}-initializer"
         if name not in names:
@@ -242,10 +261,10 @@ def _turn_initializers_into_init_containers(draft: Draft, overlay: _Overlay) -> 
 def _remove_jobs(overlay: _Overlay, job_indices: Sequence[int]) -> None:
     """Remove replicated jobs from a JobSet, and the dependencies of others on them."""
     jobs: list[Any] = overlay.job_set["spec"]["replicatedJobs"]
-    removed_names = {_mapping_or_empty(jobs[index]).get("name") for index in job_indices}
-    remaining_jobs = [job for job in jobs if job.get("name") not in removed_names]
+    removed_names = [_mapping_or_empty(jobs[index]).get("name") for index in job_indices]
+    remaining_jobs = [job for job in jobs if _mapping_or_empty(job).get("name") not in removed_names]
     for job in remaining_jobs:
-        if isinstance(job.get("dependsOn"), list):
+        if isinstance(_mapping_or_empty(job).get("dependsOn"), list):
             dependencies: list[Any] = job["dependsOn"]
             remaining = [entry for entry in dependencies if _mapping_or_empty(entry).get("name") not in removed_names]
             job["dependsOn"] = remaining

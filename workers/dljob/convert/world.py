@@ -283,9 +283,12 @@ def _build_torchrun_role(draft: Draft, role_draft: RoleDraft, pods: Sequence[Con
             words = f"ranks of {name} restart {times}, as torchrun's own line says"
             draft.remarks.append(f"{words}, and not {role_draft.max_restarts}")
     _put_role(draft, role_draft, pod, role, ranks_per_pod)
-    for key in ("faultTolerance", "preRunningDeadlineSeconds"):
-        if key in converted.spec and draft.get(("spec", key)) is None:
-            draft.put(("spec", key), converted.spec[key])
+    # Another role may have set some of the fields.
+    fault_tolerance = ("spec", "faultTolerance")
+    draft.put(fault_tolerance, converted.spec["faultTolerance"] | (draft.get(fault_tolerance) or {}))
+    deadline_key = "preRunningDeadlineSeconds"
+    if deadline_key in converted.spec and draft.get(("spec", deadline_key)) is None:
+        draft.put(("spec", deadline_key), converted.spec[deadline_key])
     draft.remarks += [remark for remark in converted.remarks if "no rank gets a device" not in remark]
     _report_commands_around_call(draft, pod, call, torchrun_args)
     if not re.search(r"(^|[\s;&|])(cd|git)\s", call.text_before):
