@@ -539,8 +539,8 @@ def carry_plain_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
         if name not in values:
             source.mark_harmless(loc, "it is an option of torchrun, which the role has")
         elif text is not None and expand_references(text, {}) != values[name]:
-            rival = "an option of torchrun" if name in option_values else "other pods of the role"
-            source.mark_dropped(loc, f"{name} has another value in {rival}")
+            rival = "by an option of torchrun" if name in option_values else "in other pods of the role"
+            source.mark_dropped(loc, f"{name} has another value {rival}")
         else:
             source.mark_carried(loc, (*env, list(values).index(name)))
 

@@ -28,7 +28,7 @@ _RAY_CONVENTIONS = PodConventions(("ray-head", "ray-worker", "ray-node", "machin
 def convert_cluster_spec(draft: Draft, spec: Loc) -> ConvertedPod:
     """Convert the spec of a RayCluster, and return the pod of the head group, on whose machine the driver runs."""
     source = draft.source
-    if not isinstance(source.value((*spec, "headGroupSpec")), dict):
+    if source.value((*spec, "headGroupSpec")) is None:
         raise UnfitError(spec, "has no headGroupSpec", "name a RayCluster in clusterSelector, or describe one")
     autoscales = source.value((*spec, "enableInTreeAutoscaling")) is True
     driver_pod = _convert_head_group(draft, (*spec, "headGroupSpec"))

@@ -24,9 +24,8 @@ def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
             case OtherManifest():
                 yield f"{file}:{piece.line}: {piece.kind} {piece.name}: {piece.reason}"
             case RefusedManifest():
-                yield f"{file}:{piece.mark.line}:{piece.mark.column}: {piece.kind} {piece.name}: {piece.message}".replace(
-                    " :", ":"
-                )
+                place = f"{file}:{piece.mark.line}:{piece.mark.column}"
+                yield f"{place}: {piece.kind} {piece.name}: {piece.message}".replace(" :", ":")
                 if piece.hint:
                     yield f"  {piece.hint}"
 

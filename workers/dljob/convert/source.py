@@ -19,7 +19,14 @@ from dljob.spec.text.words import path_of
 
 Kind: TypeAlias = Literal["carried", "harmless", "dropped"]
 
-_TYPE_WORDS = {str: "a text", int: "a number", float: "a number", bool: "a switch", list: "a list", dict: "a mapping"}
+_TYPE_WORDS: dict[type, str] = {
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "a switch",
+    list: "a list",
+    dict: "a mapping",
+}
 UNKNOWN_FIELD = "unknown field: no version that dljob convert knows has it here"
 
 
@@ -32,7 +39,7 @@ class UnfitError(Exception):
         self.loc, self.message, self.hint = loc, message, hint
 
 
-def mistyped(loc: Loc, value: object, expected_type: type) -> UnfitError:
+def mistyped(loc: Loc, value: object, expected_type: type[Any]) -> UnfitError:
     """Return the refusal of a value that should be a mapping or a list."""
     return UnfitError(loc, f"must be {_TYPE_WORDS[expected_type]}, not {_TYPE_WORDS[type(value)]}")
 
@@ -81,9 +88,9 @@ class SourceManifest:
         """Yield the keys of a mapping with their places.
 
         Raises:
-            UnfitError: the value is of another type.
+            UnfitError: the value, or one around it, is of another type.
         """
-        value = self.value(loc)
+        value = self._present_value(loc)
         if isinstance(value, dict):
             if not value:
                 self.fates.setdefault(loc, FieldFate("harmless", "empty"))
@@ -96,9 +103,9 @@ class SourceManifest:
         """Yield the places of a list's items.
 
         Raises:
-            UnfitError: the value is of another type.
+            UnfitError: the value, or one around it, is of another type.
         """
-        value = self.value(loc)
+        value = self._present_value(loc)
         if isinstance(value, list):
             if not value:
                 self.fates.setdefault(loc, FieldFate("harmless", "empty"))
@@ -109,7 +116,7 @@ class SourceManifest:
 
     def text(self, loc: Loc) -> str | None:
         """Return a text, or a number as a text; a value of another type is dropped."""
-        value = self.value(loc)
+        value = self._present_value(loc)
         if isinstance(value, str):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -120,7 +127,7 @@ class SourceManifest:
 
     def number(self, loc: Loc) -> int | None:
         """Return a whole number, also one that is written as a text; a value of another type is dropped."""
-        value = self.value(loc)
+        value = self._present_value(loc)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         if isinstance(value, str) and value.strip().isdecimal():
@@ -128,6 +135,16 @@ class SourceManifest:
         if value is not None:
             self.mark_dropped(loc, "must be a whole number")
         return None
+
+    def _present_value(self, loc: Loc) -> Any:  # noqa: ANN401 - any JSON
+        """Return the value at a place; None where there is none, and an error where it cannot have one."""
+        value = self.value(loc)
+        if value is None:
+            for depth, part in enumerate(loc):
+                container, container_type = self.value(loc[:depth]), dict if isinstance(part, str) else list
+                if container is not None and type(container) is not container_type:
+                    raise mistyped(loc[:depth], container, container_type)
+        return value
 
     def words(self, loc: Loc) -> list[str]:
         """Return the texts of a list; items of another type are dropped."""
@@ -259,7 +276,7 @@ class Draft:
         container: Any = self.document
         for depth, part in enumerate(to):
             is_last = depth == len(to) - 1
-            container_type = dict if isinstance(part, str) else list
+            container_type: type[Any] = dict if isinstance(part, str) else list
             if not isinstance(container, container_type):
                 raise mistyped(to[:depth], container, container_type)
             if is_last:

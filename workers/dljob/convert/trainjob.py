@@ -98,12 +98,12 @@ def train_job(draft: Draft, command: Sequence[str], workdir: str, runtimes: Sequ
         if source.value(error.loc) is not None:
             raise
         # The place is one of the JobSet, whose value is of the TrainJob or of its runtime.
-        for to, trainjob_loc in overlay.trainjob_locs.items():
-            depth = min(len(to), len(error.loc))
-            if to[:depth] == error.loc[:depth]:
-                break
-        else:
-            trainjob_loc = _RUNTIME_REF
+        trainjob_locs = [
+            trainjob_loc
+            for to, trainjob_loc in overlay.trainjob_locs.items()
+            if all(part == error_part for part, error_part in zip(to, error.loc, strict=False))
+        ]
+        trainjob_loc = next(iter(trainjob_locs), _RUNTIME_REF)
         words = f"with its runtime, {path_of(error.loc)}: {error.message}"
         raise UnfitError(trainjob_loc, words, error.hint) from None
 
