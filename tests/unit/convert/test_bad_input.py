@@ -278,3 +278,60 @@ def test_what_is_passed_on_keeps_its_modes() -> None:
     assert "mode: 0755\n" in converted_text(convert(f"{own}---\n{TEXT}", "job.yaml"))
     item = own.strip().replace("\n", "\n  ")
     assert "mode: 493\n" in converted_text(convert(f"apiVersion: v1\nkind: List\nitems:\n- {item}\n", "job.yaml"))
+
+
+TORCH_JOB = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec:\n"
+JOB_SET = "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: a}\nspec:\n"
+RAY_JOB = "apiVersion: ray.io/v1\nkind: RayJob\nmetadata: {name: a}\nspec:\n  entrypoint: python /a.py\n"
+TRAIN_JOB = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: a}\nspec:\n"
+RUNTIME = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainingRuntime\nmetadata: {name: r}\nspec:\n"
+ELASTIC_JOB = "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: a}\nspec:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "report"),
+    [
+        (
+            f"{TORCH_JOB}  pytorchReplicaSpecs:\n    Worker:\n      template: {{spec: InOrder}}\n",
+            "7:18: PyTorchJob a: spec.pytorchReplicaSpecs.Worker.template.spec: must be a mapping, not a text",
+        ),
+        (
+            f"{TORCH_JOB}  pytorchReplicaSpecs:\n    Worker: {{template: InOrder}}\n",
+            "6:14: PyTorchJob a: spec.pytorchReplicaSpecs.Worker.template: must be a mapping, not a text",
+        ),
+        (
+            f"{TORCH_JOB}  pytorchReplicaSpecs: [{{template: {{}}}}]\n",
+            "5:3: PyTorchJob a: spec.pytorchReplicaSpecs: must be a mapping, not a list",
+        ),
+        (
+            f"{JOB_SET}  replicatedJobs: 7\n",
+            "5:3: JobSet a: spec.replicatedJobs: must be a list, not a number",
+        ),
+        (
+            f"{JOB_SET}  replicatedJobs: [{{name: b, template: {{spec: [7]}}}}]\n",
+            "5:41: JobSet a: spec.replicatedJobs[0].template.spec: must be a mapping, not a list",
+        ),
+        (f"{JOB_SET}  replicatedJobs: null\n", "5:3: JobSet a: spec.replicatedJobs: has no jobs"),
+        (
+            f"{RAY_JOB}  rayClusterSpec: {{headGroupSpec: [1]}}\n",
+            "6:20: RayJob a: spec.rayClusterSpec.headGroupSpec: must be a mapping, not a list",
+        ),
+        (
+            f"{TRAIN_JOB}  runtimeRef: {{name: torch-distributed}}\n  trainer: {{env: 7}}\n",
+            "6:13: TrainJob a: spec.trainer.env: with its runtime, "
+            "spec.replicatedJobs[0].template.spec.template.spec.containers[0].env: must be a list, not a number",
+        ),
+        (
+            f"{TRAIN_JOB}  runtimeRef: {{name: r}}\n---\n{RUNTIME}  template: {{spec: {{replicatedJobs: InOrder}}}}\n",
+            "5:3: TrainJob a: spec.runtimeRef: with its runtime, spec.replicatedJobs: must be a list, not a text",
+        ),
+        (
+            f"{ELASTIC_JOB}  replicaSpecs: {{worker: true}}\n",
+            "5:18: ElasticJob a: spec.replicaSpecs.worker: must be a mapping, not a switch",
+        ),
+    ],
+)
+def test_a_value_of_another_type_than_a_mapping_or_a_list_is_refused_at_its_place(text: str, report: str) -> None:
+    piece = convert(text, "job.yaml")[0]
+    assert isinstance(piece, RefusedManifest)
+    assert next(iter(lines([piece], "job.yaml"))) == f"job.yaml:{report}"

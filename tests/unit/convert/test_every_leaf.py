@@ -127,12 +127,16 @@ def conversion(document: Document, options: ConvertOptions) -> Conversion | None
 
 def documents(text: str) -> Iterator[tuple[Document, ConvertOptions]]:
     """Yield the jobs of a text, with the runtimes beside them."""
-    every = read_documents(text)
+    return jobs_in(read_documents(text))
+
+
+def jobs_in(every: list[Document]) -> Iterator[tuple[Document, ConvertOptions]]:
+    """Yield the jobs of documents, with the runtimes beside them."""
     options = replace(OPTIONS, runtimes=tuple(training_runtimes_in(every)))
     for document in every:
         source = SourceManifest(document)
         group = str(source.value(("apiVersion",))).rpartition("/")[0]
-        if (group, source.value(("kind",))) in CONVERTERS:
+        if (group, str(source.value(("kind",)))) in CONVERTERS:
             yield document, options
 
 
@@ -284,3 +288,30 @@ def test_what_is_recorded_as_carried_and_is_not_in_the_dljob_is_named(monkeypatc
         report = cast("Conversion", conversion(document, options)).report
         row = next(line for line in report.splitlines() if f": spec.{lost}: not carried: " in line)
         assert row.endswith(f"as spec.{winner} says")
+
+
+def nodes(value: Any, loc: Loc = ()) -> Iterator[Loc]:
+    """Yield the places of all values within a value."""
+    for part, inner in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        yield (*loc, part)
+        yield from nodes(inner, (*loc, part))
+
+
+def test_no_value_of_another_type_ends_in_a_traceback() -> None:
+    """Of each leaf and each inner node some have a text, a number, a list, a mapping or null in their place."""
+    inputs = [*OWN, "train-job-05-multi-step", "ray-cluster-fluentbit", "elastic-job-mnist-chaos-test-job"]
+    for name in inputs:
+        texts = read_documents(INPUTS[name])
+        cases = [(index, loc) for index, document in enumerate(texts) for loc in nodes(document.data)]
+        for index, loc in cases[:: len(cases) // 25 + 1]:
+            for value in ("InOrder", 7, ["x"], [None], {"k": "v"}, None):
+                data = copy.deepcopy([document.data for document in texts])
+                place = cast("Any", data[index])
+                for part in loc[:-1]:
+                    place = place[part]
+                place[loc[-1]] = value
+                changed = [replace(document, data=fields) for document, fields in zip(texts, data, strict=True)]
+                for document, options in jobs_in(changed):
+                    conversion(document, options)

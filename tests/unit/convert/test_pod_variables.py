@@ -10,6 +10,8 @@ from tests.unit.convert.test_ray_job import job
 from tests.unit.convert.test_tensorflow_jobs import replicas, tf_job
 from tests.unit.convert.test_torch_kinds import job_set, manifest, pod, pytorch, spec_of
 
+from dljob.spec.loading.load import load
+
 INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
 SHOW = 'printf "%s " "$0" "$@"'
 
@@ -200,3 +202,64 @@ def test_independent_ranks_keep_variables_of_a_rendezvous_that_have_a_value() ->
     worker = replicas()
     worker["template"]["spec"]["containers"][0]["env"] = [{"name": "RANK", "value": "0"}]
     assert [(one.name, one.value) for one in spec_of(tf_job(Worker=worker)).roles[0].env] == [("RANK", "0")]
+
+
+def test_variables_of_torchrun_s_options_stay_beside_those_of_the_pod() -> None:
+    words = ("torchrun", "--rdzv-id=123", "/w/a.py")
+    env = [{"name": "LEVEL", "value": "3"}]
+    (role,) = spec_of(job_set(words, env=env)).roles
+    assert [(variable.name, variable.value) for variable in role.env] == [
+        ("TORCHELASTIC_RUN_ID", "123"),
+        ("LEVEL", "3"),
+    ]
+    env = [*env, {"name": "TORCHELASTIC_RUN_ID", "value": "9"}]
+    converted_job = job(job_set(words, env=env))
+    (lost,) = [row for row in converted_job.rows if row.fate.kind == "dropped"]
+    assert lost.fate.reason == "TORCHELASTIC_RUN_ID has another value by an option of torchrun"
+
+
+def test_variables_of_an_elastic_job_stay_beside_those_of_its_pods() -> None:
+    """A name of both is one variable, which the pods' own value wins."""
+    template = pod("torchrun", "/w/a.py", env=[{"name": "LEVEL", "value": "3"}, {"name": "SIZE", "value": "4"}])
+    envs = {"LEVEL": {"value": "3"}, "SIZE": {"value": "5"}, "MODE": {"value": "fast"}}
+    spec = {"replicaSpecs": {"worker": {"replicas": 2, "template": template}}, "envs": envs}
+    converted_job = job(manifest("elastic.iml.github.io/v1alpha1", "ElasticJob", spec))
+    assert not converted_job.problems
+    (role,) = load(converted_job.text).spec.roles
+    assert {variable.name: variable.value for variable in role.env} == {"LEVEL": "3", "SIZE": "4", "MODE": "fast"}
+    assert [row.path for row in converted_job.rows if row.fate.kind == "dropped"] == ["spec.envs.SIZE"]
+
+
+def test_roles_wait_for_those_of_depends_on_and_of_the_order_of_start() -> None:
+    def replicated_job(name: str, **fields: Any) -> dict[str, Any]:
+        return {"name": name, "template": {"spec": {"template": pod("python", "/w/a.py")}}, **fields}
+
+    jobs = [
+        replicated_job("a"),
+        replicated_job("b"),
+        replicated_job("c", dependsOn=[{"name": "a", "status": "Complete"}]),
+    ]
+    spec = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    *_, last_role = spec_of(manifest("jobset.x-k8s.io/v1alpha2", "JobSet", spec)).roles
+    assert [(entry.role, entry.condition) for entry in last_role.depends_on] == [("a", "Complete"), ("b", "Ready")]
+
+
+def test_the_head_tolerates_what_pods_of_each_role_do() -> None:
+    def replicated_job(name: str, label: str) -> dict[str, Any]:
+        template = pod("python", "/w/a.py")
+        template["spec"] |= {"nodeSelector": {label: "arm64"}, "tolerations": [{"key": name, "operator": "Exists"}]}
+        return {"name": name, "template": {"spec": {"template": template}}}
+
+    jobs = [replicated_job("a", "kubernetes.io/arch"), replicated_job("b", "beta.kubernetes.io/arch")]
+    head = spec_of(manifest("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": jobs})).head
+    assert [toleration["key"] for toleration in head.template["spec"]["tolerations"]] == ["a", "b"]
+
+
+def test_rules_of_torchrun_stay_beside_the_budget_of_a_plain_role() -> None:
+    jobs = [
+        {"name": name, "template": {"spec": {"backoffLimit": 0, "template": pod(*words)}}}
+        for name, words in (("plain", ("python", "/w/a.py")), ("world", ("torchrun", "/w/a.py")))
+    ]
+    for ordered_jobs in (jobs, jobs[::-1]):
+        spec = spec_of(manifest("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": ordered_jobs}))
+        assert [rule.name for rule in spec.fault_tolerance.rules] == ["lost-nodes", "torchrun"]
