@@ -318,8 +318,10 @@ ELASTIC_JOB = "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmet
         ),
         (
             f"{TRAIN_JOB}  runtimeRef: {{name: torch-distributed}}\n  trainer: {{env: 7}}\n",
-            "6:13: TrainJob a: spec.trainer.env: with its runtime, "
-            "spec.replicatedJobs[0].template.spec.template.spec.containers[0].env: must be a list, not a number",
+            (
+                "6:13: TrainJob a: spec.trainer.env: with its runtime, "
+                "spec.replicatedJobs[0].template.spec.template.spec.containers[0].env: must be a list, not a number"
+            ),
         ),
         (
             f"{TRAIN_JOB}  runtimeRef: {{name: r}}\n---\n{RUNTIME}  template: {{spec: {{replicatedJobs: InOrder}}}}\n",
