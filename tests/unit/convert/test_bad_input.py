@@ -55,7 +55,7 @@ def test_forty_documents_become_forty_jobs() -> None:
     text = "---\n".join(TEXT.replace("name: sample", f"name: sample-{number}") for number in range(40))
     pieces = convert(text, "job.yaml")
     assert len(load_all(converted_text(pieces))) == 40
-    assert [piece.line for piece in pieces][:2] == [2, 2 + TEXT.count("\n") + 1]
+    assert [piece.line for piece in pieces if isinstance(piece, ConvertedJob)][:2] == [2, 2 + TEXT.count("\n") + 1]
 
 
 def test_values_of_a_secret_are_in_no_output() -> None:

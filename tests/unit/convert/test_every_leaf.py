@@ -290,11 +290,11 @@ def test_what_is_recorded_as_carried_and_is_not_in_the_dljob_is_named(monkeypatc
         assert row.endswith(f"as spec.{winner} says")
 
 
-def nodes(value: Any, loc: Loc = ()) -> Iterator[Loc]:
+def nodes(value: object, loc: Loc = ()) -> Iterator[Loc]:
     """Yield the places of all values within a value."""
-    for part, inner in (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    ):
+    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    for part, inner in (*fields.items(), *enumerate(items)):
         yield (*loc, part)
         yield from nodes(inner, (*loc, part))
 
