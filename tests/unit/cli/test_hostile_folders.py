@@ -158,6 +158,4 @@ def test_a_status_of_odd_values_is_shown(value, folder, capsys):
     status = json.loads((folder / "status.json").read_text())
     (folder / "status.json").write_text(json.dumps(status | dict.fromkeys(set(status) - {"name", "uid"}, value)))
     for command in ("status", "why", "report"):
-        begin = time.monotonic()
         run(command, folder, capsys)
-        assert time.monotonic() - begin < SOON_S
