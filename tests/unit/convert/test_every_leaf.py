@@ -305,7 +305,7 @@ def test_no_value_of_another_type_ends_in_a_traceback() -> None:
     for name in inputs:
         texts = read_documents(INPUTS[name])
         cases = [(index, loc) for index, document in enumerate(texts) for loc in nodes(document.data)]
-        for index, loc in cases[:: len(cases) // 12 + 1]:
+        for index, loc in cases[:: len(cases) // 8 + 1]:
             for value in ("InOrder", 7, ["x"], [None], {"k": "v"}, None):
                 data = copy.deepcopy([document.data for document in texts])
                 place = cast("Any", data[index])
