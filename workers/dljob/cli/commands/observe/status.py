@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -52,7 +53,7 @@ def status(
     if path := where.path(job):
         if watch:
             raise UsageError(f"{job} is a path: nothing there changes", hint="leave out --watch, or name a job")
-        seen, more_events = kept.accounts(path).overview, f"dljob events {path}"
+        seen, more_events = kept.accounts(path).overview, f"dljob events {shlex.quote(str(path))}"
     else:
         with where.job("status", job) as found:
             if watch:
