@@ -11,7 +11,7 @@ from master_kit import World, error, host, job, nodes
 from dljob.api.local.views import overview
 from dljob.api.registry import RegistryEntry
 from dljob.cli.diagnosis import diagnose
-from dljob.master.failure.attribution import MAX_CONSEQUENCES
+from dljob.master.failure.attribution import MAX_CONSEQUENCES, MAX_DETAIL_CHARS
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.state import Phase
@@ -198,6 +198,24 @@ def test_an_exit_status_that_comes_later_names_the_signal():
     before = world.state
     world.send(ev.CauseLearned("w/1", (), end=replace(KILLED, code=139)))
     assert world.state is before, "a known status stays"
+
+
+LONG_LOG = "x" * 8000 + " its end"
+
+
+def test_a_fault_keeps_only_the_end_of_the_log_of_a_late_failure():
+    world = world_on_nodes()
+    ended(world, 3, PEER)
+    found_no_cause(world)
+    ended(world, 1, replace(error("KeyError"), detail=LONG_LOG), after=0.2)
+    assert (root(world).rank, root(world).outcome.detail) == ("t/1", LONG_LOG[-MAX_DETAIL_CHARS:])
+
+
+def test_a_fault_keeps_only_the_end_of_a_log_that_comes_with_a_late_exit_status():
+    world = world_on_nodes({"name": "w", "replicas": 2})
+    ended(world, 1, GONE, role="w")
+    world.send(ev.CauseLearned("w/1", (), end=replace(KILLED, detail=LONG_LOG)), after=2.0)
+    assert (root(world).outcome.code, root(world).outcome.detail) == (137, LONG_LOG[-MAX_DETAIL_CHARS:])
 
 
 def test_evidence_about_a_host_of_two_ranks_concerns_the_fault_of_its_ranks_and_no_older_one():

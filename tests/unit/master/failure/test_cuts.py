@@ -473,6 +473,9 @@ def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
     world.send(ev.CutSealed(2, (FILE,)))
     world.send(ev.CutDamaged(2, "x"))
     assert [restorable_checkpoints(world.state.cuts, name) for name in ("w/1", "t")] == [(), (mark(1),)]
+    assert messages_of(world, reasons.CUT_DAMAGED) == [
+        "cut 2 is passed over: x; ranks and queues go back to cut 1, but these begin anew and lose their steps: w/1"
+    ]
     world.kill("w", 1)
     world.settle()
     assert world.state.ranks["t", 0].incarnation == 2
@@ -499,6 +502,25 @@ def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_o
         in messages_of(world, reasons.CUT_DAMAGED)[0]
     )
     assert (restorable_checkpoints(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (None, None)
+
+
+@pytest.mark.parametrize("steps", [(3,), (3, 4)])
+def test_the_only_world_goes_on_where_the_cut_it_went_back_to_can_no_longer_be_read(steps):
+    world = World(job(TRAINER)).boot()
+    world.send(ev.CheckpointDecided("t", RunId(1, 1), None))
+    for number, step in enumerate(steps, 1):
+        world.send(ev.CutAsked("t/0"))
+        world.send(ev.CutBegun(number))
+        for rank in (0, 1):
+            world.send(ev.CutTaken(number, "t", rank, 1, mark(step)))
+        world.send(ev.CheckpointCommitted("t", mark(step)))
+        world.send(ev.CutSealed(number))
+    for run_number, chosen in ((2, mark(steps[-1])), (3, None)):
+        world.kill("t", 0)
+        world.settle()
+        world.send(ev.CheckpointDecided("t", RunId(1, run_number), chosen))
+    assert (world.state.cuts.kept_cuts, world.state.cuts.restored_number) == ((), len(steps))
+    assert not world.state.cuts.is_restored_cut_damaged
 
 
 def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):

@@ -95,7 +95,6 @@ def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | Non
             _replace_fault(tx, evolve(fault, root_number=root_number))
         return ""
     fault = _with_failure(fault, failure)
-    fault = evolve(fault, outcome=evolve(failure.outcome, detail=failure.outcome.detail[-MAX_DETAIL_CHARS:]))
     _replace_fault(tx, fault)
     root_fault = _find_root_fault(tx, fault)
     # A fault without a root collects the echoes that were recorded before it.
@@ -109,9 +108,15 @@ def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | Non
 
 def _with_failure(fault: FaultRecord, failure: Failure) -> FaultRecord:
     """Return a fault with the rank, the outcome and the classification of a failure."""
-    outcome, reason, rule = failure.outcome, _reason_text(failure.outcome), failure.rule
     fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node)
-    return evolve(fault, outcome=outcome, reason=reason, reports_lost_peer=failure.reports_lost_peer, rule=rule)
+    fault = evolve(fault, reports_lost_peer=failure.reports_lost_peer, rule=failure.rule)
+    return _with_outcome(fault, failure.outcome)
+
+
+def _with_outcome(fault: FaultRecord, outcome: Outcome) -> FaultRecord:
+    """Return a fault with an outcome, of whose log or traceback it keeps the end."""
+    bounded_outcome = evolve(outcome, detail=outcome.detail[-MAX_DETAIL_CHARS:])
+    return evolve(fault, outcome=bounded_outcome, reason=_reason_text(outcome))
 
 
 def failure_of_leaving_rank(tx: StateTransaction, culprit: Failure, role: str, rank: int) -> Failure:
@@ -276,7 +281,7 @@ def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> N
     cause = policy.describe_failure(
         _name_of_failed_rank_or_store(fault), new_outcome, lost_peer=classification.reports_lost_peer
     )
-    new_fault = evolve(fault, outcome=new_outcome, reason=_reason_text(new_outcome), cause=cause)
+    new_fault = evolve(_with_outcome(fault, new_outcome), cause=cause)
     _replace_fault(tx, evolve(new_fault, reports_lost_peer=classification.reports_lost_peer, rule=classification.rule))
     if new_outcome.reason is not outcome.reason:
         _report_corrected_cause(tx, fault, cause)

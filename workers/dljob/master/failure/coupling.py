@@ -52,7 +52,7 @@ def _ranks_restored_to_same_cut(tx: StateTransaction, members: frozenset[RankKey
 
 
 def target_of_covering_restart_in_event(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
-    """Return the target of a restart, begun in this event, that covers one of these ranks at a level; empty: none.
+    """Return the target of a restart, begun in this event, that covers all these ranks at a level; empty: none.
 
     A lost node takes ranks of several roles. Those that restart with the job, or with a coupled role, need no restart,
     and no budget, of their own.

@@ -259,16 +259,19 @@ def _drop_cut(tx: StateTransaction, cut_number: int, damage: str) -> None:
     # Worlds on the way back to this cut restart with the others, and go where those go.
     if cut_number == tx.cuts.restored_number:
         tx.cuts = evolve(tx.cuts, pending_worlds=(), is_restored_cut_damaged=True)
+    # A sole world without a cut restores any checkpoint: no later restore of a cut would end its wait.
+    if not remaining_cuts and not worlds_without_cut:
+        tx.cuts = evolve(tx.cuts, is_restored_cut_damaged=False)
     _note_damaged_cut(tx, cut_number, damage, cut)
 
 
 def _note_damaged_cut(tx: StateTransaction, cut_number: int, damage: str, dropped_cut: Cut | None) -> None:
     """Note that a cut is passed over, and what follows. `dropped_cut`: the cut, if its content is known."""
-    cuts = tx.cuts
+    cuts, worlds_text = tx.cuts, ", ".join(tx.cuts.worlds_without_cut)
     if cuts.kept_cuts:
-        consequence = f"ranks and queues go back to cut {cuts.kept_cuts[-1].number}"
+        new_start = f", but these begin anew and lose their steps: {worlds_text}" if worlds_text else ""
+        consequence = f"ranks and queues go back to cut {cuts.kept_cuts[-1].number}{new_start}"
     elif dropped_cut is None:
-        worlds_text = ", ".join(cuts.worlds_without_cut)
         new_start = f"{worlds_text} begin anew with empty queues" if worlds_text else "queues begin empty"
         consequence = f"no cut is left: its items are lost, and {new_start}"
     elif not cuts.worlds_without_cut:

@@ -57,7 +57,7 @@ class Cause:
 
 
 def classify(outcome: Outcome, user_rules: Iterable[KnownCause] = ()) -> Cause:
-    """Return the cause of a failed outcome. `users` are the spec's `faultTolerance.causes`."""
+    """Return the cause of a failed outcome. `user_rules` are the spec's `faultTolerance.causes`."""
     lines = _lines(outcome)
     reported_reason = outcome.reason or Reason.UNKNOWN
     own_lines = (*lines.get(Source.ERROR, ()), *lines.get(Source.LOG, ()))

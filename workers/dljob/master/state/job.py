@@ -135,7 +135,7 @@ class Job:
         }
 
     def sized(self, sizes: Mapping[str, int], left_groups: Mapping[str, tuple[int, ...]] | None = None) -> Job:
-        """Return the same job with these numbers of ranks, by role; `gone`: numbers of groups that it leaves out."""
+        """Return the same job with these numbers of ranks, by role; `left_groups`: numbers of groups to leave out."""
         plan = self.plan.sized(sizes, left_groups)
         return self if plan is self.plan else replace(self, plan=plan)
 

@@ -167,7 +167,7 @@ class OwnFailure:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """State of one rank. `since` is when its present process was ordered (unix seconds)."""
+    """State of one rank. `process_ordered_at` is when its present process was ordered (unix seconds)."""
 
     phase: RankPhase = RankPhase.WAITING
     incarnation: int = 0
@@ -218,7 +218,7 @@ class RankState:
 class HostState:
     """State of one worker host.
 
-    `actor` names its present process; `past` names the previous one that answered, in case it must be killed late.
+    `actor` names its present process; `previous_actor` names the last one that answered, in case it is killed late.
     `unconfirmed` lists replaced processes, as (incarnation, actor), whose kills are not yet proven to be carried out:
     the next epoch orders each of them again.
     """
