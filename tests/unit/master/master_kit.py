@@ -473,7 +473,9 @@ def check(world: World):
             h for h, own in state.hosts.items() if h.role == name and h.index >= 0 and own.phase is HostPhase.READY
         ]
         assert role.ready_host_count == len(ready)
-        held_back = [i for i in state.incidents.values() if not i.is_launched and any(r == name for r, _ in i.members)]
+        held_back = [
+            i for i in state.incidents.values() if not i.is_backoff_over and any(r == name for r, _ in i.members)
+        ]
         assert role.incidents_in_backoff == len(held_back) or state.verdict is not None
     assert state.live_rank_count == live
     check_grants(world)

@@ -567,7 +567,7 @@ def _cuts(cuts: Cuts) -> dict[str, Any]:
             "last": last and last.number,
             "lastTime": rfc3339(last and last.at),
             "restored": cuts.restore_count,
-            "restoredCut": cuts.restored_number or None,
+            "restoredCut": cuts.last_restored_number or None,
         }
     }
 

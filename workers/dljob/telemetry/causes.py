@@ -99,7 +99,7 @@ _UNREACHABLE = (
     "[errno 110] connection timed out",
 )
 """The kernel's words where a route or an interface is gone. A closed connection is none: a process has closed it."""
-SAME_MACHINE_CONNECTION_RULE = "local-connection"
+LOST_LOCAL_CONNECTION_RULE = "local-connection"
 """Rule of a connection to an address of the same machine: its other end may be a rank that has failed and still ends.
 Otherwise the connection is the user's own affair."""
 _HCCL_PEER_GONE = (
@@ -549,7 +549,7 @@ RULES: tuple[CauseRule, ...] = (
         secondary=True,
     ),
     CauseRule(
-        SAME_MACHINE_CONNECTION_RULE,
+        LOST_LOCAL_CONNECTION_RULE,
         Source.CONNECTION,
         ("within this machine, at ",),
         "",

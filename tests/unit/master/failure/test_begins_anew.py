@@ -162,7 +162,7 @@ def test_a_role_begins_anew_with_the_job_while_the_restart_of_that_waits():
     world.state = d.freeze()
     world.pending.clear()
     (waiting,) = world.state.incidents.values()
-    assert (waiting.level, waiting.is_launched) == ("Job", False)
+    assert (waiting.level, waiting.is_backoff_over) == ("Job", False)
     world.hold = True  # the model did not carry out the orders of this restart
     give(world, end_events)
     assert phase(world) is RankPhase.WAITING

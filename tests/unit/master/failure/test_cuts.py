@@ -15,8 +15,8 @@ from dljob.master.state.cuts import (
     MAX_QUEUES,
     Cut,
     CutQueue,
+    checkpoints_allowed_by_cuts,
     checkpoints_in_cuts,
-    restorable_checkpoints,
     worlds_restored_together,
 )
 from dljob.master.state.evolve import evolve
@@ -100,8 +100,8 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     assert messages_of(world, reasons.CUT_COMMITTED) == [
         "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s, in /ckpt/j",
     ]
-    assert restorable_checkpoints(world.state.cuts, "t") == (mark(5),)
-    assert restorable_checkpoints(world.state.cuts, "w/1") is None
+    assert checkpoints_allowed_by_cuts(world.state.cuts, "t") == (mark(5),)
+    assert checkpoints_allowed_by_cuts(world.state.cuts, "w/1") is None
 
 
 def test_the_status_counts_cuts_and_names_the_one_that_the_job_went_back_to(world):
@@ -200,7 +200,7 @@ def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world
         world.send(ev.CheckpointCommitted("t", mark(step)))
     assert [entry.number for entry in world.state.cuts.kept_cuts] == [2, 3]
     assert [entry.mark.step for entry in world.state.saves["t"].committed] == [2, 3, 5, 6]
-    assert restorable_checkpoints(world.state.cuts, "t") == (mark(3), mark(2))
+    assert checkpoints_allowed_by_cuts(world.state.cuts, "t") == (mark(3), mark(2))
 
 
 def test_a_queue_that_lost_its_items_takes_the_ranks_of_the_last_cut_back_to_it(world):
@@ -316,8 +316,8 @@ def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
     cuts = world.state.cuts
     numbers = [entry.number for entry in cuts.kept_cuts]
-    assert (cuts.restore_count, cuts.restored_number, cuts.pending_worlds, numbers) == (1, 1, ("t",), [1])
-    assert restorable_checkpoints(cuts, "t") == (mark(1),)
+    assert (cuts.restore_count, cuts.last_restored_number, cuts.pending_worlds, numbers) == (1, 1, ("t",), [1])
+    assert checkpoints_allowed_by_cuts(cuts, "t") == (mark(1),)
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))  # another rank's word on the same life
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
     assert (world.state.cuts.restore_count, world.state.cuts.pending_worlds) == (1, ())
@@ -329,7 +329,7 @@ def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.restore_count, cuts.restored_number, cuts.restored_cut, cuts.kept_cuts, cuts.open_cut) == (
+    assert (cuts.restore_count, cuts.last_restored_number, cuts.restored_cut, cuts.kept_cuts, cuts.open_cut) == (
         1,
         0,
         None,
@@ -348,10 +348,14 @@ def test_the_next_attempt_goes_back_to_a_cut_that_it_finds(world):
     assert later.state.cuts.last_number == 0
     later.send(ev.CutsFound(kept_cuts))
     later.send(ev.CutsFound(()))
-    assert (later.state.cuts.last_number, restorable_checkpoints(later.state.cuts, "t")) == (number, (mark(3),))
+    assert (later.state.cuts.last_number, checkpoints_allowed_by_cuts(later.state.cuts, "t")) == (number, (mark(3),))
     later.send(ev.CheckpointDecided("t", RunId(2, 1), mark(3)))
     later_cuts = later.state.cuts
-    assert (later_cuts.restore_count, later_cuts.restored_number, later_cuts.pending_worlds) == (1, number, ("w/0",))
+    assert (later_cuts.restore_count, later_cuts.last_restored_number, later_cuts.pending_worlds) == (
+        1,
+        number,
+        ("w/0",),
+    )
     later.send(ev.CheckpointDecided("w/0", RunId(2, 1), mark(3)))
     assert later.state.cuts.restore_count == 1
 
@@ -393,7 +397,7 @@ def test_a_cut_with_a_damaged_queue_file_is_passed_over_whole(world):
     assert messages_of(world, reasons.CUT_DAMAGED) == [
         "cut 2 is passed over: queue samples: x is damaged; ranks and queues go back to cut 1"
     ]
-    assert [restorable_checkpoints(world.state.cuts, name) for name in ("t", "w/0")] == [(mark(1),), (mark(1),)]
+    assert [checkpoints_allowed_by_cuts(world.state.cuts, name) for name in ("t", "w/0")] == [(mark(1),), (mark(1),)]
 
 
 def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(world):
@@ -406,21 +410,23 @@ def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(
     assert "cut 1 is passed over: queue samples: x cannot be read; no cut is left: 3 items of samples" in words
     assert "the steps up to t 1, w/0 1 are lost, and all begin anew with empty queues" in words
     assert worlds_restored_together(world.state.cuts, frozenset({"t"})) == ("w/0",)
-    assert restorable_checkpoints(world.state.cuts, "t") == restorable_checkpoints(world.state.cuts, "w/0") == ()
+    assert (
+        checkpoints_allowed_by_cuts(world.state.cuts, "t") == checkpoints_allowed_by_cuts(world.state.cuts, "w/0") == ()
+    )
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(7)))  # it searched before the damage was known
     assert world.state.cuts.restore_count == 0
     assert world.state.saves["t"].decision(RunId(1, 2)) is None
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.restore_count, cuts.restored_number, cuts.worlds_without_cut, cuts.pending_worlds) == (
+    assert (cuts.restore_count, cuts.last_restored_number, cuts.worlds_beginning_anew, cuts.pending_worlds) == (
         1,
         0,
         (),
         ("w/0",),
     )
-    assert restorable_checkpoints(cuts, "w/0") == ()
+    assert checkpoints_allowed_by_cuts(cuts, "w/0") == ()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), None))
-    assert (world.state.cuts.restore_count, restorable_checkpoints(world.state.cuts, "w/0")) == (1, None)
+    assert (world.state.cuts.restore_count, checkpoints_allowed_by_cuts(world.state.cuts, "w/0")) == (1, None)
 
 
 def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
@@ -431,7 +437,7 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None, damaged=("step 2 is passed over",)))
     cuts = world.state.cuts
-    assert (cuts.is_restored_cut_damaged, cuts.pending_worlds, [entry.number for entry in cuts.kept_cuts]) == (
+    assert (cuts.is_last_restored_cut_damaged, cuts.pending_worlds, [entry.number for entry in cuts.kept_cuts]) == (
         True,
         (),
         [1],
@@ -444,7 +450,7 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("t", RunId(1, 3), mark(1)))
     world.send(ev.CheckpointDecided("w/0", RunId(1, 3), mark(1)))
     cuts = world.state.cuts
-    assert (cuts.restore_count, cuts.restored_number, cuts.pending_worlds, cuts.is_restored_cut_damaged) == (
+    assert (cuts.restore_count, cuts.last_restored_number, cuts.pending_worlds, cuts.is_last_restored_cut_damaged) == (
         2,
         1,
         (),
@@ -459,7 +465,7 @@ def test_a_world_that_skips_a_cut_takes_the_others_along(world):
     world.settle()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
     assert "cut 2 is passed over: w/0 cannot read its checkpoint" in messages_of(world, reasons.CUT_DAMAGED)[0]
-    assert restorable_checkpoints(world.state.cuts, "t") == (mark(1),)
+    assert checkpoints_allowed_by_cuts(world.state.cuts, "t") == (mark(1),)
 
 
 def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
@@ -472,7 +478,7 @@ def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
     world.send(ev.CheckpointCommitted("w/1", mark(2)))
     world.send(ev.CutSealed(2, (FILE,)))
     world.send(ev.CutDamaged(2, "x"))
-    assert [restorable_checkpoints(world.state.cuts, name) for name in ("w/1", "t")] == [(), (mark(1),)]
+    assert [checkpoints_allowed_by_cuts(world.state.cuts, name) for name in ("w/1", "t")] == [(), (mark(1),)]
     assert messages_of(world, reasons.CUT_DAMAGED) == [
         "cut 2 is passed over: x; ranks and queues go back to cut 1, but these begin anew and lose their steps: w/1"
     ]
@@ -481,8 +487,8 @@ def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
     assert world.state.ranks["t", 0].incarnation == 2
     world.send(ev.CheckpointDecided("w/1", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.restored_number, cuts.pending_worlds) == (1, ("t", "w/0"))
-    assert restorable_checkpoints(cuts, "t") == (mark(1),)
+    assert (cuts.last_restored_number, cuts.pending_worlds) == (1, ("t", "w/0"))
+    assert checkpoints_allowed_by_cuts(cuts, "t") == (mark(1),)
 
 
 def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_own():
@@ -501,7 +507,10 @@ def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_o
         "t restores its last checkpoint, for there is no queue it must fit"
         in messages_of(world, reasons.CUT_DAMAGED)[0]
     )
-    assert (restorable_checkpoints(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (None, None)
+    assert (checkpoints_allowed_by_cuts(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("steps", [(3,), (3, 4)])
@@ -519,8 +528,8 @@ def test_the_only_world_goes_on_where_the_cut_it_went_back_to_can_no_longer_be_r
         world.kill("t", 0)
         world.settle()
         world.send(ev.CheckpointDecided("t", RunId(1, run_number), chosen))
-    assert (world.state.cuts.kept_cuts, world.state.cuts.restored_number) == ((), len(steps))
-    assert not world.state.cuts.is_restored_cut_damaged
+    assert (world.state.cuts.kept_cuts, world.state.cuts.last_restored_number) == ((), len(steps))
+    assert not world.state.cuts.is_last_restored_cut_damaged
 
 
 def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
@@ -536,12 +545,12 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
         "its items are lost, and gone, t, w/0, w/7 begin anew with empty queues"
         in messages_of(none, reasons.CUT_DAMAGED)[0]
     )
-    assert restorable_checkpoints(none.state.cuts, "t") == ()
+    assert checkpoints_allowed_by_cuts(none.state.cuts, "t") == ()
     none.kill("t", 0)  # roles and ranks of the earlier attempt that this one has not are nobody's partners
     none.settle()
     assert none.state.ranks["w", 0].incarnation == 2
     none.send(ev.CheckpointDecided("t", RunId(2, 1), None))
-    assert (none.state.cuts.restore_count, none.state.cuts.restored_number) == (1, 0)
+    assert (none.state.cuts.restore_count, none.state.cuts.last_restored_number) == (1, 0)
     sole_world = World(job(TRAINER)).boot()
     sole_world.send(ev.CutsFound((), ((2, "torn"),)))
     assert "its items are lost, and queues begin empty" in messages_of(sole_world, reasons.CUT_DAMAGED)[0]

@@ -81,7 +81,7 @@ def test_a_restart_that_items_pay_for_does_not_wait_for_earlier_failures_of_the_
     world.now += 20.0
     world.end("e", 0, BAD)
     world.settle()
-    assert [incident.is_launched for incident in world.state.incidents.values()] == [False]
+    assert [incident.is_backoff_over for incident in world.state.incidents.values()] == [False]
     world.send(ev.DeliveriesFailed("tasks", "e", 0, 1, (("k", 1, False),)))
     world.settle()
     assert world.state.ranks["e", 0].phase is RankPhase.READY
@@ -90,7 +90,7 @@ def test_a_restart_that_items_pay_for_does_not_wait_for_earlier_failures_of_the_
     world.end("e", 1, KILLED)
     world.settle()
     world.send(ev.DeliveriesFailed("tasks", "e", 0, 1, (("k", 1, False),)))
-    assert [incident.is_launched for incident in world.state.incidents.values()] == [False], "that one waits"
+    assert [incident.is_backoff_over for incident in world.state.incidents.values()] == [False], "that one waits"
     waits = [message.rpartition("; ")[2] for message in messages(world, reasons.RESTARTING)[-2:]]
     seconds = 2 ** (earlier_failures - 1)
     assert waits == [f"restarting 1 rank in at most {seconds} s", f"restarting 1 rank in {seconds} s"]

@@ -101,7 +101,7 @@ def test_nodes_of_a_world_that_end_together_are_one_failure_without_backoff(remo
     world = world_of(RACK, 20)
     go_together(world, [f"t/{rank}" for rank in range(4)], every_s, remove, begins=begins)
     assert world.state.incidents
-    assert all(incident.is_launched for incident in world.state.incidents.values())
+    assert all(incident.is_backoff_over for incident in world.state.incidents.values())
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.state.marks["t"]) == len(world.state.marks["fail:t"]) == 1

@@ -6,7 +6,7 @@ from master_kit import World, job
 
 from dljob.master.failure.tf_cluster import cluster_addresses
 from dljob.master.state import events as ev
-from dljob.master.state.state import LISTENS
+from dljob.master.state.state import CLUSTER_NOT_GIVEN_YET
 from dljob.plan.tensorflow import checksum
 from dljob.telemetry import reasons
 
@@ -22,7 +22,7 @@ def booted():
     return World(job(*map(task, TASKS), {"name": "other"})).boot()
 
 
-def listens(world, role, rank, port, *, cluster=LISTENS):
+def listens(world, role, rank, port, *, cluster=CLUSTER_NOT_GIVEN_YET):
     """A rank's host tells its address, as it does before its process starts, or once it was given the cluster."""
     incarnation = world.state.ranks[role, rank].incarnation
     addresses_of_rank = (("tf", f"h:{port}"),)
@@ -65,7 +65,9 @@ def test_a_worker_that_comes_back_at_its_address_restarts_alone():
     listens(world, "worker", 1, 4)
     world.send(ev.RankServes("worker", 1, 2, (("tf", "h:4"),), ready=True))
     assert incarnations(world) == {**ONCE, "worker": [1, 2]}
-    assert world.state.ranks["worker", 1].cluster == LISTENS, "a report of its readiness says nothing of the cluster"
+    assert world.state.ranks["worker", 1].cluster == CLUSTER_NOT_GIVEN_YET, (
+        "a report of its readiness says nothing of the cluster"
+    )
 
 
 def test_a_worker_at_another_address_takes_the_chief_along_with_the_reason():

@@ -209,7 +209,7 @@ def test_a_restart_of_servers_that_are_to_go_starts_them_in_the_other_domain():
     world.send(ev.Commanded("r", "restart", "s"))
     held += settle(world)
     (incident,) = world.state.incidents.values()
-    assert incident.is_launched
+    assert incident.is_backoff_over
     give(world, held)
     assert racks_of(world) == ["a", "a", "a"]
     assert phases(world) == ["Ready", "Ready", "Ready"]

@@ -188,7 +188,7 @@ def test_a_version_that_is_told_late_is_left_too(world):
 
 def test_a_publisher_that_has_not_gone_back_yet_publishes_what_is_left(world):
     cut(world)
-    pending = evolve(world.state.cuts, restore_count=1, restored_number=1, pending_worlds=("t/0",))
+    pending = evolve(world.state.cuts, restore_count=1, last_restored_number=1, pending_worlds=("t/0",))
     state = evolve(world.state, cuts=pending)
     assert weights.left_reason(state, (("t/0", 1),)) == "t/0 has not gone back to cut 1 yet"
 

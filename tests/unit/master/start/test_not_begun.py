@@ -24,7 +24,7 @@ def in_backoff(*roles, views=None, **spec):
         world.kill(roles[0]["name"], 0)
         world.settle()
     (waiting,) = world.state.incidents.values()
-    assert (waiting.level, waiting.is_launched) == ("Job", False)
+    assert (waiting.level, waiting.is_backoff_over) == ("Job", False)
     return world
 
 

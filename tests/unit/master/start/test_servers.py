@@ -167,7 +167,7 @@ def test_servers_that_end_during_the_backoff_are_replaced_after_it():
         world.end("s", 0, error(name))
         world.deliver()
     (incident,) = world.state.incidents.values()
-    assert (incident.replaces_hosts, incident.is_launched) == (True, False)
+    assert (incident.replaces_hosts, incident.is_backoff_over) == (True, False)
     life = world.state.hosts[host("s", 0)].incarnation
     end_of(world, 1)
     assert world.of(act.KillHost)[-1].host == host("s", 0)

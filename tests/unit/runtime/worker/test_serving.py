@@ -12,7 +12,7 @@ import pytest
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
-from dljob.master.state.state import LISTENS
+from dljob.master.state.state import CLUSTER_NOT_GIVEN_YET
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.serving import ProbePlan, WeightsPlan
 from dljob.plan.tensorflow import checksum
@@ -201,7 +201,7 @@ def test_a_task_tells_its_address_and_starts_with_those_of_all():
     assert met is not None
     assert json.loads(met["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": 2}}
     told = [(news.ready, news.cluster, len(news.addresses)) for _, _, news in ranks.said]
-    assert told == [(False, LISTENS, 1), (False, checksum(cluster), 1)]
+    assert told == [(False, CLUSTER_NOT_GIVEN_YET, 1), (False, checksum(cluster), 1)]
     assert meeting(ranks, MeetingLine()).meet(START, Future()) == {}, "a role that is no task asks nobody"
 
 

@@ -21,7 +21,7 @@ from dljob.master.state.state import RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, HostId, Outcome, Reason
 from dljob.telemetry import reasons
-from dljob.telemetry.causes import SAME_MACHINE_CONNECTION_RULE
+from dljob.telemetry.causes import LOST_LOCAL_CONNECTION_RULE
 
 MAX_CONSEQUENCES = 16
 """Largest number of failures listed under one cause: a world of thousands would fill the state with echoes."""
@@ -60,7 +60,7 @@ def seconds_to_hold_peer_loss(tx: StateTransaction, key: RankKey, outcome: Outco
     rank_state, node, rank_name = tx.ranks[key], _node_of_rank(tx, role, rank), f"{role}/{rank}"
     outcome = _with_announced_clues(tx, outcome, node, rank_name)
     failure = _classify_failure(tx, key, rank_state.incarnation, outcome, node)
-    lost_local_connection = failure.rule == SAME_MACHINE_CONNECTION_RULE
+    lost_local_connection = failure.rule == LOST_LOCAL_CONNECTION_RULE
     if failure.ended_by_master or not (failure.reports_lost_peer or lost_local_connection):
         return 0.0
     cause = _describe_failure(failure)
@@ -74,9 +74,9 @@ def seconds_to_hold_peer_loss(tx: StateTransaction, key: RankKey, outcome: Outco
     return limits.LOCAL_PEER_WAIT_S if lost_local_connection else limits.PEER_WAIT_S
 
 
-def has_lost_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
+def reports_lost_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
     """Whether an end reports a broken connection to an address of its own machine."""
-    return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == SAME_MACHINE_CONNECTION_RULE
+    return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == LOST_LOCAL_CONNECTION_RULE
 
 
 def _describe_failure(failure: Failure) -> str:
@@ -161,7 +161,7 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
         return
     fault, cause = root_fault_of(tx.faults, faults[-1]), _describe_failure(failure)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
-    if failure.reports_lost_peer or not (fault.reports_lost_peer or fault.rule == SAME_MACHINE_CONNECTION_RULE):
+    if failure.reports_lost_peer or not (fault.reports_lost_peer or fault.rule == LOST_LOCAL_CONNECTION_RULE):
         _add_consequences(tx, fault, (Consequence(rank_name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.

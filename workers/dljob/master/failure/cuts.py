@@ -21,9 +21,9 @@ from dljob.master.state.cuts import (
     Cut,
     CutMember,
     OpenCut,
-    is_sole_world,
+    checkpoints_allowed_by_cuts,
+    has_sole_world_without_queues,
     may_restore,
-    restorable_checkpoints,
     worlds_of,
 )
 from dljob.master.state.evolve import evolve
@@ -77,7 +77,7 @@ def handle_found_cuts(tx: StateTransaction, event: events.CutsFound) -> None:
     cut_numbers = [cut.number for cut in event.cuts] + [cut_number for cut_number, _ in event.damaged]
     if tx.cuts.last_number > 0 or not cut_numbers:
         return
-    tx.cuts = evolve(tx.cuts, last_number=max(cut_numbers), kept_cuts=event.cuts, worlds_without_cut=event.worlds)
+    tx.cuts = evolve(tx.cuts, last_number=max(cut_numbers), kept_cuts=event.cuts, worlds_beginning_anew=event.worlds)
     # Shard tables from the last status may be older than the cut.
     for name, feed in event.feeds:
         tx.feeds = tx.feeds.set(name, feed)
@@ -97,7 +97,9 @@ def handle_cut_request(tx: StateTransaction, event: events.CutAsked) -> None:
         return
     cut_number = tx.cuts.last_number + 1
     members_by_key, versions = Map(((own.role, own.rank), own) for own in members), weights.newest_versions(tx)
-    new_cut = OpenCut(cut_number, tx.now, event.by, members_by_key, unsaved_count=len(members), weights=versions)
+    new_cut = OpenCut(
+        cut_number, tx.now, event.by, members_by_key, unsaved_count=len(members), weight_versions=versions
+    )
     tx.cuts = evolve(tx.cuts, last_number=cut_number, refusal="", open_cut=new_cut)
     tx.because(f"cut {cut_number} begins, asked for by {event.by}")
 
@@ -109,7 +111,7 @@ def _find_members_or_refusal(tx: StateTransaction) -> tuple[tuple[CutMember, ...
     # A world that has yet to go back may start last: a cut without its state would not fit the others' states.
     late_world = next((world for world in tx.cuts.pending_worlds if _has_rank_yet_to_restore(tx, world)), None)
     if late_world is not None:
-        return (), f"{late_world} has yet to go back to cut {tx.cuts.restored_number}"
+        return (), f"{late_world} has yet to go back to cut {tx.cuts.last_restored_number}"
     members = list[CutMember]()
     for world in sorted(tx.saves):
         role, _, rank_text = world.partition("/")
@@ -224,7 +226,7 @@ def _commit_if_on_disk(tx: StateTransaction, cut: OpenCut) -> None:
         if checkpoint is None or checkpoint not in [saved.mark for saved in committed_saves]:
             return  # a later event commits the cut, once this checkpoint is on disk
         checkpoints.add((member.world, checkpoint))
-    _commit_cut(tx, cut, Cut(cut.number, tx.now, tuple(sorted(checkpoints)), cut.queues, cut.weights))
+    _commit_cut(tx, cut, Cut(cut.number, tx.now, tuple(sorted(checkpoints)), cut.queues, cut.weight_versions))
 
 
 def _commit_cut(tx: StateTransaction, open_cut: OpenCut, cut: Cut) -> None:
@@ -253,28 +255,30 @@ def _drop_cut(tx: StateTransaction, cut_number: int, damage: str) -> None:
     remaining_cuts = tuple(old_cut for old_cut in tx.cuts.kept_cuts if old_cut.number != cut_number)
     remaining_worlds = frozenset(worlds_of(remaining_cuts))
     # A world without a part in an older cut begins anew: it must not stay at the moment of this one.
-    affected_worlds = () if is_sole_world(tx.cuts) else (*tx.cuts.worlds_without_cut, *worlds_of((cut,)))
-    worlds_without_cut = tuple(world for world in dict.fromkeys(affected_worlds) if world not in remaining_worlds)
-    tx.cuts = evolve(tx.cuts, kept_cuts=remaining_cuts, worlds_without_cut=worlds_without_cut)
+    affected_worlds = (
+        () if has_sole_world_without_queues(tx.cuts) else (*tx.cuts.worlds_beginning_anew, *worlds_of((cut,)))
+    )
+    worlds_beginning_anew = tuple(world for world in dict.fromkeys(affected_worlds) if world not in remaining_worlds)
+    tx.cuts = evolve(tx.cuts, kept_cuts=remaining_cuts, worlds_beginning_anew=worlds_beginning_anew)
     # Worlds on the way back to this cut restart with the others, and go where those go.
-    if cut_number == tx.cuts.restored_number:
-        tx.cuts = evolve(tx.cuts, pending_worlds=(), is_restored_cut_damaged=True)
+    if cut_number == tx.cuts.last_restored_number:
+        tx.cuts = evolve(tx.cuts, pending_worlds=(), is_last_restored_cut_damaged=True)
     # A sole world without a cut restores any checkpoint: no later restore of a cut would end its wait.
-    if not remaining_cuts and not worlds_without_cut:
-        tx.cuts = evolve(tx.cuts, is_restored_cut_damaged=False)
+    if not remaining_cuts and not worlds_beginning_anew:
+        tx.cuts = evolve(tx.cuts, is_last_restored_cut_damaged=False)
     _note_damaged_cut(tx, cut_number, damage, cut)
 
 
 def _note_damaged_cut(tx: StateTransaction, cut_number: int, damage: str, dropped_cut: Cut | None) -> None:
     """Note that a cut is passed over, and what follows. `dropped_cut`: the cut, if its content is known."""
-    cuts, worlds_text = tx.cuts, ", ".join(tx.cuts.worlds_without_cut)
+    cuts, worlds_text = tx.cuts, ", ".join(tx.cuts.worlds_beginning_anew)
     if cuts.kept_cuts:
         new_start = f", but these begin anew and lose their steps: {worlds_text}" if worlds_text else ""
         consequence = f"ranks and queues go back to cut {cuts.kept_cuts[-1].number}{new_start}"
     elif dropped_cut is None:
         new_start = f"{worlds_text} begin anew with empty queues" if worlds_text else "queues begin empty"
         consequence = f"no cut is left: its items are lost, and {new_start}"
-    elif not cuts.worlds_without_cut:
+    elif not cuts.worlds_beginning_anew:
         sole_world = worlds_of((dropped_cut,))[0]
         consequence = f"no cut is left: {sole_world} restores its last checkpoint, for there is no queue it must fit"
     else:
@@ -291,52 +295,54 @@ def accept_decision(tx: StateTransaction, event: events.CheckpointDecided) -> bo
     It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
     """
     # The only world of a job without queues may go back to any other of its checkpoints: they are as good.
-    has_choice = restorable_checkpoints(tx.cuts, event.world) not in (None, ())
-    is_sole_world_unreadable = event.chosen is None and has_choice and is_sole_world(tx.cuts)
+    has_choice = checkpoints_allowed_by_cuts(tx.cuts, event.world) not in (None, ())
+    is_sole_world_unreadable = event.chosen is None and has_choice and has_sole_world_without_queues(tx.cuts)
     can_restore = may_restore(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable
-    if _has_decided_checkpoint(tx.saves, event) or can_restore:
+    if _is_run_decided(tx.saves, event) or can_restore:
         return True
     for damage in event.damaged:
         tx.note(reasons.CHECKPOINT_DAMAGED, event.world, damage)
     for cut in reversed(tx.cuts.kept_cuts):
-        is_restored = event.world in tx.cuts.pending_worlds and cut.number == tx.cuts.restored_number
+        is_restored = event.world in tx.cuts.pending_worlds and cut.number == tx.cuts.last_restored_number
         if is_sole_world_unreadable or is_restored:
             _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
     return False
 
 
-def _has_decided_checkpoint(saves: Mapping[str, Saves], event: events.CheckpointDecided) -> bool:
+def _is_run_decided(saves: Mapping[str, Saves], event: events.CheckpointDecided) -> bool:
     """Whether it is recorded which checkpoint that run of the world restores."""
     return saves.get(event.world, Saves()).decision(event.run_id) is not None
 
 
 def handle_decided_checkpoint(tx: StateTransaction, event: events.CheckpointDecided) -> None:
     """Go back to a cut when a new run of one of its worlds restores it; the worlds that restore it with it follow."""
-    if _has_decided_checkpoint(tx.base.saves, event) or not _has_decided_checkpoint(tx.saves, event):
+    if _is_run_decided(tx.base.saves, event) or not _is_run_decided(tx.saves, event):
         return  # this event has not decided it
     cuts = tx.cuts
     if event.world in cuts.pending_worlds:
         tx.cuts = evolve(cuts, pending_worlds=tuple(world for world in cuts.pending_worlds if world != event.world))
         return
-    if restorable_checkpoints(cuts, event.world) is None:
+    if checkpoints_allowed_by_cuts(cuts, event.world) is None:
         return
     if cuts.open_cut is not None:
         _give_up_cut(tx, f"{event.world} restores a checkpoint")
     # A lost world has no checkpoint in any cut: it begins anew, and the others take the last whole one.
-    candidate_cuts = () if event.world in cuts.worlds_without_cut else cuts.kept_cuts
+    candidate_cuts = () if event.world in cuts.worlds_beginning_anew else cuts.kept_cuts
     for cut in reversed(candidate_cuts):
         if cut.checkpoint_of(event.world) == event.chosen:
             break
         _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
     restored_cut = tx.cuts.kept_cuts[-1] if tx.cuts.kept_cuts else None
     cut_number = restored_cut.number if restored_cut else 0
-    cut_weights = dict(restored_cut.weights) if restored_cut else {}
-    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept_cuts), *tx.cuts.worlds_without_cut))
+    cut_weights = dict(restored_cut.weight_versions) if restored_cut else {}
+    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept_cuts), *tx.cuts.worlds_beginning_anew))
     pending_worlds = tuple(world for world in worlds if world != event.world)
     restore_count = cuts.restore_count + 1
-    tx.cuts = evolve(tx.cuts, restore_count=restore_count, restored_number=cut_number, pending_worlds=pending_worlds)
+    tx.cuts = evolve(
+        tx.cuts, restore_count=restore_count, last_restored_number=cut_number, pending_worlds=pending_worlds
+    )
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    tx.cuts = evolve(tx.cuts, is_restored_cut_damaged=False, worlds_without_cut=(), folder_tokens=())
+    tx.cuts = evolve(tx.cuts, is_last_restored_cut_damaged=False, worlds_beginning_anew=(), folder_tokens=())
     shards.return_work_after_cut(tx, cut_number)
     weights.leave_versions_after_cut(tx, cut_number, cut_weights)
     destination = "the beginning, with empty queues: no cut can be read"

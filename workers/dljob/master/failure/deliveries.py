@@ -69,7 +69,7 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
     incident = tx.incidents.get(incident_number)
     if (
         incident is not None
-        and not incident.is_launched
+        and not incident.is_backoff_over
         and incident.detected_at == failure.at
         and incident.reason in _REASONS_AN_ITEM_CAN_CAUSE
     ):

@@ -52,14 +52,16 @@ def handle_failed_ranks(
     cause = policy.describe_failure(culprit_name, failure.outcome, lost_peer=failure.reports_lost_peer)
     if is_culprit_known and not failed_store:
         deliveries.remember_failure(tx, failure, ranks, cause)
-    is_counted = _belongs_to_counted_failure(tx, failure)
+    belongs_to_counted_failure = _belongs_to_counted_failure(tx, failure)
     repetition: policy.FailJob | None = None
     if not failed_store:
         had_process = _live_state_before_event(tx, failure) is not None
         repetition = repeats.check_repetition(tx, failure, had_process=had_process)
     decision: policy.Decision | None = fixed_decision
     if decision is None or repetition is not None:
-        decision = policy.decide_about_failure(tx, failure, repetition, is_counted=is_counted)
+        decision = policy.decide_about_failure(
+            tx, failure, repetition, belongs_to_counted_failure=belongs_to_counted_failure
+        )
     if isinstance(decision, policy.ReplaceNode):
         # The error of a callee says nothing about the node of its caller.
         can_blame_node = is_culprit_known and failure.outcome.origin is None
@@ -74,7 +76,14 @@ def handle_failed_ranks(
         _ignore_failure(tx, role, ranks, f"{cause}; {decision.explanation}")
     else:
         level = _needed_level(tx, role, decision.level, host_lost=host_lost, has_started_rank=has_started_rank)
-        order = _order_restart(tx, failure, ranks, evolve(decision, level=level), culprit_name, is_counted=is_counted)
+        order = _order_restart(
+            tx,
+            failure,
+            ranks,
+            evolve(decision, level=level),
+            culprit_name,
+            belongs_to_counted_failure=belongs_to_counted_failure,
+        )
         _begin_ordered_restart(tx, order, failure)
 
 
@@ -101,11 +110,19 @@ def restart_elsewhere(
     """
     culprit = departure.failure
     failure = attribution.failure_of_leaving_rank(tx, culprit, role, ranks[0])
-    level = policy.level_of_move(tx.facts(role))
+    level = policy.own_level_or_process(tx.facts(role))
     level = _needed_level(tx, role, level, host_lost=True, has_started_rank=has_started_rank)
     decision = policy.Restart(level, departure.uses_budget, "its node is left")
-    is_counted = _belongs_to_counted_failure(tx, failure)
-    order = _order_restart(tx, failure, ranks, decision, departure.culprit_name, is_counted=is_counted, culprit=culprit)
+    belongs_to_counted_failure = _belongs_to_counted_failure(tx, failure)
+    order = _order_restart(
+        tx,
+        failure,
+        ranks,
+        decision,
+        departure.culprit_name,
+        belongs_to_counted_failure=belongs_to_counted_failure,
+        culprit=culprit,
+    )
     _begin_ordered_restart(tx, order, failure if failure is culprit else None)
 
 
@@ -115,11 +132,11 @@ def _leave_node_or_restart(
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
     facts, uses_budget, explanation = tx.facts(failure.role), decision.uses_budget, decision.explanation
     if not can_blame_node:
-        level = policy.raise_to_role(policy.level_of_move(facts))
+        level = policy.raise_to_role(policy.own_level_or_process(facts))
         return policy.Restart(level, uses_budget, f"{explanation}, with no node to blame,")
     node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
-        return policy.Restart(policy.level_of_move(facts), uses_budget, explanation)
+        return policy.Restart(policy.own_level_or_process(facts), uses_budget, explanation)
     cause = policy.describe_failure(culprit_name, failure.outcome, lost_peer=failure.reports_lost_peer)
     tx.node_departures.setdefault(node, NodeDeparture(failure, culprit_name, f"{cause}; {explanation}", uses_budget))
     return None
@@ -155,7 +172,7 @@ def _order_restart(
     decision: policy.Restart,
     culprit_name: str,
     *,
-    is_counted: bool,
+    belongs_to_counted_failure: bool,
     culprit: Failure | None = None,
 ) -> RestartOrder | None:
     """Charge a budget, escalate while none is left, and return the order; None if nothing restarts for this failure.
@@ -174,7 +191,7 @@ def _order_restart(
         tx.because(f"{cause}; {role} restarts with {covering_target} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if is_counted or _has_left_announced_node(tx, failure):
+    if belongs_to_counted_failure or _has_left_announced_node(tx, failure):
         incidents = [tx.incidents.get(tx.ranks[role, rank].incident) for rank in ranks]
         backoff_s = remaining_backoff_s(tx, filter(None, incidents))
     else:
@@ -182,7 +199,7 @@ def _order_restart(
         ready_s = tx.now - old_state.ready_at if old_state is not None and old_state.ready_at else 0.0
         backoff_s = budget.backoff_seconds(tx, budget.add_failure(tx, role, failure.node, ready_s))
     root_number = 0 if culprit is failure else attribution.recorded_fault_number(tx, culprit)
-    if decision.uses_budget and not is_counted:
+    if decision.uses_budget and not belongs_to_counted_failure:
         charged_level = charge_budget(tx, role, level, cause)
         if charged_level is None:
             attribution.record_final_fault(tx, culprit, cause, root_number)

@@ -60,7 +60,7 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     if event.whole and rule is None and facts.plan.restart_level != "Never":
         explanation = f"all of {event.role} stands still"
         fixed_decision = policy.Restart(
-            policy.raise_to_role(policy.level_of_move(facts)), uses_budget=True, explanation=explanation
+            policy.raise_to_role(policy.own_level_or_process(facts)), uses_budget=True, explanation=explanation
         )
     # A hanging process obeys no order, so it is killed first.
     kill_single_rank_hosts(tx, event.role, ranks)

@@ -108,7 +108,7 @@ def handle_seen_peers(tx: StateTransaction, event: PeersSeen) -> None:
     """Record the samples of the living ranks of a world."""
     inquiry = tx.inquiries.get(event.role)
     if inquiry is not None:
-        _set_inquiry(tx, event.role, evolve(inquiry, samples=event.peers[:MAX_SAMPLED_RANKS]))
+        _set_inquiry(tx, event.role, evolve(inquiry, rank_samples=event.peers[:MAX_SAMPLED_RANKS]))
 
 
 def end_inquiries(tx: StateTransaction) -> list[HeldEvent]:
@@ -142,7 +142,7 @@ def inquiry_deadlines(state: JobState | StateTransaction) -> Iterable[float]:
 def ranks_to_sample(state: JobState, role: str, now: float) -> tuple[int, ...]:
     """Return the living ranks that may be the cause of held ends; empty too early, and once they are sampled."""
     inquiry = state.inquiries.get(role)
-    if inquiry is None or inquiry.samples or now < inquiry.since + limits.PEER_SAMPLE_DELAY_S:
+    if inquiry is None or inquiry.rank_samples or now < inquiry.since + limits.PEER_SAMPLE_DELAY_S:
         return ()
     ranks = state.job.roles[role].ranks
     return tuple(rank for rank in ranks if _may_be_culprit(state, (role, rank)))[:MAX_SAMPLED_RANKS]
@@ -234,7 +234,7 @@ def _find_culprit(
 def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
     """Return the living rank that is the cause by what was seen of it, and its failure."""
     current_samples: list[PeerSample] = []
-    for sample in inquiry.samples:
+    for sample in inquiry.rank_samples:
         rank_state = tx.ranks.get((role, sample.rank))
         is_of_present_process = rank_state is not None and rank_state.incarnation == sample.incarnation
         if is_of_present_process and _may_be_culprit(tx, (role, sample.rank)):
@@ -277,8 +277,8 @@ def _culprit_by_stall(tx: StateTransaction, role: str) -> tuple[int, Outcome] | 
 
 def _first_rank_ended_with_code_0(tx: StateTransaction, role: str, outcome: Outcome) -> int | None:
     """Return the rank of a world that ended with code 0 first, if a rank that failed can have waited for it."""
-    if not tx.roles[role].succeeded_count or attribution.has_lost_local_connection(tx, outcome):
+    if not tx.roles[role].succeeded_count or attribution.reports_lost_local_connection(tx, outcome):
         return None
     succeeded_ranks = [rank for rank in tx.facts(role).ranks if tx.ranks[role, rank].phase is RankPhase.SUCCEEDED]
     first_rank = min(succeeded_ranks, key=lambda rank: tx.ranks[role, rank].ended_at)
-    return None if early_end.has_gone_on_without(tx.ranks[role, first_rank], outcome) else first_rank
+    return None if early_end.has_worked_on_after_end_of(tx.ranks[role, first_rank], outcome) else first_rank

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from dljob.master.failure import ending
 from dljob.master.failure.moving import other_units
-from dljob.master.failure.policy import level_of_move, raise_to_allowed_level
+from dljob.master.failure.policy import own_level_or_process, raise_to_allowed_level
 from dljob.master.failure.repeats import is_memory_kill
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host
 from dljob.master.start.assign import Assignment, Refusal, assign
@@ -49,7 +49,7 @@ def restart_ended_ranks(tx: StateTransaction, ended_ranks_by_role: EndedRanksByR
     root_number = (kills[-1].root_number or kills[-1].id) if kills else 0
     reason, cause = Reason.OOM_KILLED.value, f"{rank_name} restarts with more memory"
     for role, ranks in ended_ranks_by_role.items():
-        level = raise_to_allowed_level(tx.facts(role), level_of_move(tx.facts(role)), host_lost=True)
+        level = raise_to_allowed_level(tx.facts(role), own_level_or_process(tx.facts(role)), host_lost=True)
         begin_restart(tx, RestartOrder(level, role, ranks, reason, cause, root_number=root_number))
 
 
@@ -59,7 +59,7 @@ def raise_memory_of_late_kills(tx: StateTransaction) -> None:
     A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since stays
     as it is.
     """
-    if tx.faults is tx.base.faults or not tx.is_admitted:
+    if tx.faults is tx.base.faults or not tx.was_admitted:
         return
     was_known_as_memory_kill = {fault.id: _was_killed_for_memory(fault) for fault in tx.base.faults}
     for fault in tx.faults:

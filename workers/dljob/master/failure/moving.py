@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import level_of_move, raise_to_allowed_level
+from dljob.master.failure.policy import own_level_or_process, raise_to_allowed_level
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, remaining_backoff_s, stop_order
 from dljob.master.start import starting
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, nodes_with_room
@@ -25,9 +25,9 @@ def give_up_units(tx: StateTransaction, unit_names: Iterable[str]) -> dict[str, 
     """Give up units and kill their hosts. Return the unfinished ranks of roles that have begun, by role."""
     lost_ranks: dict[str, list[int]] = {}
     for unit_name in unit_names:
-        unit = tx.units[unit_name]
-        tx.do(Unreserve(unit_name, unit.token))
-        tx.set_unit(unit_name, UnitState(UnitPhase.LOST, unit.token, ""))
+        reservation = tx.units[unit_name]
+        tx.do(Unreserve(unit_name, reservation.token))
+        tx.set_unit(unit_name, UnitState(UnitPhase.LOST, reservation.token, ""))
         for host in unit_hosts(tx, unit_name):
             kill_host(tx, host)
             has_begun = not starting.unmet_prerequisites(tx, host.role)
@@ -59,7 +59,7 @@ def assign_whole_roles_to_another_domain(
     series_without_room = {planned_units[name].series for name in lost_units if planned_units[name].topology_key}
     series_of = {name: planned_units[name].series for name, unit in tx.units.items() if unit.node}
     series_of = {name: series for name, series in series_of.items() if series in series_without_room}
-    if not series_of or not tx.is_admitted:
+    if not series_of or not tx.was_admitted:
         return None
     # One role at a time, so that as few units as possible move; all together if no single move is enough.
     series_choices = [frozenset([series]) for series in sorted(set(series_of.values()))]
@@ -184,7 +184,7 @@ def _give_up_and_restart_units(tx: StateTransaction, moving_units: set[str]) -> 
         ranks = tuple(lost_ranks.get(role, ()))
         if not ranks:
             continue
-        level = raise_to_allowed_level(facts, level_of_move(facts), host_lost=True)
+        level = raise_to_allowed_level(facts, own_level_or_process(facts), host_lost=True)
         # They start together with the lost ranks, so they wait out the same backoff.
         incidents = [incident for incident in tx.incidents.values() if incident.role in ("", role)]
         backoff_s = remaining_backoff_s(tx, incidents)

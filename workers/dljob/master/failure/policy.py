@@ -88,7 +88,7 @@ def describe_failure(target: str, outcome: Outcome, *, lost_peer: bool = False) 
 
 
 def decide_about_failure(
-    tx: StateTransaction, failure: Failure, repetition: FailJob | None, *, is_counted: bool = False
+    tx: StateTransaction, failure: Failure, repetition: FailJob | None, *, belongs_to_counted_failure: bool = False
 ) -> Decision:
     """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
@@ -96,7 +96,7 @@ def decide_about_failure(
         tx: The transaction.
         failure: The failure.
         repetition: Result of `repeats.check_repetition`: the end of the job, as no restart would help; None: it may.
-        is_counted: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
+        belongs_to_counted_failure: Whether its failure is counted already, with the attempt of the same rule.
     """
     role, outcome = failure.role, failure.outcome
     for rule in tx.job.fault_tolerance.rules:
@@ -106,7 +106,7 @@ def decide_about_failure(
             names_failure = _rule_names_reason(rule, outcome.reason) or outcome.code in rule.on_exit_codes
             if repetition is not None and not names_failure:
                 break
-            return _apply_rule(tx, rule, role, is_counted=is_counted)
+            return _apply_rule(tx, rule, role, belongs_to_counted_failure=belongs_to_counted_failure)
     if repetition is not None:
         return repetition
     level = tx.facts(role).plan.restart_level
@@ -174,10 +174,10 @@ def _rule_names_reason(rule: Rule, reason: Reason | None) -> bool:
     return reason is not None and reason.value in rule.on_reasons
 
 
-def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool) -> Decision:
+def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, belongs_to_counted_failure: bool) -> Decision:
     """Return the action of a rule, or its escalation when its attempts are used up."""
     recent_uses = budget.recent_marks(tx, f"rule:{rule.name}")
-    if is_counted and recent_uses and tx.now - recent_uses[-1].at <= limits.SAME_FAILURE_WINDOW_S:
+    if belongs_to_counted_failure and recent_uses and tx.now - recent_uses[-1].at <= limits.SAME_FAILURE_WINDOW_S:
         return _decision_for_action(rule, rule.action, f"rule {rule.name}")
     use_count = len(recent_uses)
     if rule.max_attempts is None or use_count < rule.max_attempts:
@@ -204,7 +204,7 @@ def _next_level_above_action(facts: RoleFacts, level: Level) -> Level | None:
     return next_larger_level(facts, Level.ROLE if is_whole_role else effective_level)
 
 
-def level_of_move(facts: RoleFacts) -> Level:
+def own_level_or_process(facts: RoleFacts) -> Level:
     """Return the level at which a role's ranks restart on another node; Never becomes Process: they did not fail."""
     level = facts.plan.restart_level
     return Level.PROCESS if level == "Never" else Level(level)

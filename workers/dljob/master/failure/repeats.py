@@ -36,8 +36,6 @@ _REASONS_BLAMING_OTHERS = frozenset(
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""
-_REASONS_OF_LOST_CHILD = frozenset({Reason.UNKNOWN, Reason.KILLED})
-"""Reasons of an exception that only says that another process was lost, such as a child."""
 # Errors of dljob and of torch that only say that a peer is gone.
 _ERRORS_OF_LOST_PEER = frozenset(
     {"CollectiveAbortedError", "DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"}
@@ -56,7 +54,7 @@ def check_repetition(
     # The host knows that an import or a setup would fail again: no second incarnation is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return FailJob(reasons.USER_ERROR_REPEATS, "it would fail again in the same way")
-    if early_end.is_early_end(outcome):
+    if early_end.is_own_early_end(outcome):
         return _check_early_end(tx, failure)
     if failure.reports_lost_peer or failure.ended_by_master or outcome.error_type in _ERRORS_OF_LOST_PEER:
         return None
@@ -64,7 +62,7 @@ def check_repetition(
         return _check_hang(tx, failure)
     error_key: RankKey = (failure.role, WHOLE_WORLD if tx.facts(failure.role).is_torch_world else failure.rank)
     last_error, rank_state = tx.last_errors.get(error_key), tx.ranks[failure.role, failure.rank]
-    if outcome.reason in _REASONS_BLAMING_OTHERS or (outcome.reason in _REASONS_OF_LOST_CHILD and outcome.error_type):
+    if outcome.reason in _REASONS_BLAMING_OTHERS or _only_reports_lost_process(outcome):
         _forget_error(tx, error_key)
         return None
     began_at = tx.now - limits.SAME_FAILURE_WINDOW_S if is_late else rank_state.process_ordered_at
@@ -90,8 +88,8 @@ def check_repetition(
     tx.last_errors = tx.last_errors.set(error_key, new_error)
     can_repeat = not has_progressed and not is_memory_kill(outcome)
     if last_error is not None and can_repeat and _is_same_end(last_error, new_error):
-        is_signal = not outcome.error_type and outcome.code in _OUTSIDE_KILL_CODES
-        proviso = ", both before it was ready" if is_signal else ""
+        may_be_outside_kill = not outcome.error_type and outcome.code in _OUTSIDE_KILL_CODES
+        proviso = ", both before it was ready" if may_be_outside_kill else ""
         return FailJob(reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}")
     if short_incarnation_count >= CRASH_LOOP_INCARNATIONS:
         explanation = (
@@ -99,6 +97,11 @@ def check_repetition(
         )
         return FailJob(reasons.CRASH_LOOP, f"a crash loop: {explanation}, with no progress")
     return None
+
+
+def _only_reports_lost_process(outcome: Outcome) -> bool:
+    """Whether an exception only says that another process was lost, such as a child."""
+    return bool(outcome.error_type) and outcome.reason in (Reason.UNKNOWN, Reason.KILLED)
 
 
 def _check_early_end(tx: StateTransaction, failure: Failure) -> FailJob | None:
@@ -151,8 +154,10 @@ def _is_same_end(last_error: ErrorMemory, new_error: ErrorMemory) -> bool:
     # An exception is known by its type and frame; SystemExit says nothing without its code.
     if new_error.error_type and new_error.error_type != "SystemExit":
         return True
-    is_signal = not new_error.error_type and new_error.code in _OUTSIDE_KILL_CODES
-    return last_error.code == new_error.code and not (is_signal and (last_error.was_ready or new_error.was_ready))
+    may_be_outside_kill = not new_error.error_type and new_error.code in _OUTSIDE_KILL_CODES
+    return last_error.code == new_error.code and not (
+        may_be_outside_kill and (last_error.was_ready or new_error.was_ready)
+    )
 
 
 def _has_progressed(tx: StateTransaction, outcome: Outcome, last_step: int | None, since: float) -> bool:

@@ -116,7 +116,7 @@ def restart_time_limit_s(tx: StateTransaction, members: Iterable[RankKey]) -> fl
 
 def remaining_backoff_s(tx: StateTransaction, incidents: Iterable[Incident]) -> float:
     """Return the longest time (seconds) that one of these restarts still waits before it is launched; 0: none waits."""
-    return max([0.0, *(incident.backoff_until - tx.now for incident in incidents if not incident.is_launched)])
+    return max([0.0, *(incident.backoff_until - tx.now for incident in incidents if not incident.is_backoff_over)])
 
 
 def _begin_new_generations(
@@ -169,7 +169,7 @@ def _take_out_of_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -
             continue
         tx.incidents = tx.incidents.delete(incident_number)
         inherited_fault_numbers.extend(incident.fault_numbers)
-        if not incident.is_launched:
+        if not incident.is_backoff_over:
             _count_incident_in_backoff(tx, incident, change=-1)
     return tuple(inherited_fault_numbers)
 
@@ -241,7 +241,7 @@ def start_ended_roles_anew(tx: StateTransaction) -> None:
 
 def _start_roles_unless_job_in_backoff(tx: StateTransaction) -> None:
     """Start the roles whose turn it is, unless a restart of the job waits out its backoff: it starts them itself."""
-    if not any(incident.level is Level.JOB and not incident.is_launched for incident in tx.incidents.values()):
+    if not any(incident.level is Level.JOB and not incident.is_backoff_over for incident in tx.incidents.values()):
         starting.start_roles(tx)
 
 
@@ -314,7 +314,7 @@ def replace_stopped_host(tx: StateTransaction, key: RankKey) -> None:
     if not replaces_host or any(tx.ranks[host.role, rank].phase.live for rank in host_ranks):
         return
     kill_host(tx, host)
-    if incident is not None and incident.is_launched:
+    if incident is not None and incident.is_backoff_over:
         starting.give_host_process_if_needed(tx, host)
 
 
@@ -395,7 +395,7 @@ def kill_single_rank_hosts(tx: StateTransaction, role: str, ranks: Iterable[int]
 
 def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     """Start the members of a restart whose backoff is over."""
-    incident = evolve(tx.incidents[incident_number], is_launched=True)
+    incident = evolve(tx.incidents[incident_number], is_backoff_over=True)
     tx.incidents = tx.incidents.set(incident_number, incident)
     tx.wake_at(incident.deadline)
     _count_incident_in_backoff(tx, incident, change=-1)
@@ -425,7 +425,7 @@ def launch_new_coupled_restarts(tx: StateTransaction) -> None:
     new_numbers = [number for number in sorted(tx.incidents) if number > tx.base.serial]
     for incident_number in new_numbers:
         incident = tx.incidents[incident_number]
-        if not incident.is_launched and incident.backoff_until <= tx.now:
+        if not incident.is_backoff_over and incident.backoff_until <= tx.now:
             launch_restart(tx, incident_number)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dljob.master.failure.policy import raise_to_allowed_level
 from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.state.events import RankServes
-from dljob.master.state.state import LISTENS, JobState, RankPhase, RankState
+from dljob.master.state.state import CLUSTER_NOT_GIVEN_YET, JobState, RankPhase, RankState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
 from dljob.plan.tensorflow import MEMBERS, PORT, checksum
@@ -38,7 +38,7 @@ def restart_chief_on_new_address(tx: StateTransaction, event: RankServes, old_st
         return
     chief_state = tx.ranks[chief, 0]
     current_addresses = cluster_addresses(tx)
-    if not current_addresses or chief_state.cluster in ("", LISTENS, checksum(current_addresses)):
+    if not current_addresses or chief_state.cluster in ("", CLUSTER_NOT_GIVEN_YET, checksum(current_addresses)):
         return
     old_address = dict(old_state.addresses).get(PORT, "nowhere")
     new_address = dict(event.addresses).get(PORT, "nowhere")

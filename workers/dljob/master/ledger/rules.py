@@ -49,7 +49,7 @@ def _stopping_or_waiting(s: JobState | StateTransaction, key: RankKey, *, is_lea
     is_dropped = is_leaving or (sizing is not None and sizing.all_leave_user_code and key[1] >= sizing.target)
     if incident is not None and is_dropped:  # the restart brings back only the others
         return Account.IDLE
-    if incident is not None and not incident.is_launched:
+    if incident is not None and not incident.is_backoff_over:
         return Account.DECIDE
     if own.phase is RankPhase.WAITING:
         return _waiting(s, facts, own, facts.host_of(key[1]))
@@ -141,7 +141,7 @@ def _keys(d: StateTransaction) -> set[RankKey]:
     """
     base = d.base
     ends = d.verdict is not None and base.verdict is None
-    if ends or d.is_admitted != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
+    if ends or d.was_admitted != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
         return set(d.ranks)
     keys = d.changes.ranks
     for name in d.changes.roles.union(role for role, _ in keys):

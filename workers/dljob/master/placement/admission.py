@@ -12,7 +12,7 @@ from itertools import filterfalse
 from operator import attrgetter
 
 from dljob.master.failure import ending, failover, moving
-from dljob.master.failure.policy import Restart, level_of_move
+from dljob.master.failure.policy import Restart, own_level_or_process
 from dljob.master.placement import resizing
 from dljob.master.placement.exclusions import with_domains
 from dljob.master.placement.failure_domains import domains
@@ -210,7 +210,7 @@ def _have_all_nodes_joined(tx: StateTransaction) -> bool:
 
 def _search_deadline(tx: StateTransaction) -> float | None:
     """Return when the search for lost units ends (unix seconds); None before admission: other deadlines count then."""
-    if not tx.is_admitted or tx.search.deadline is not None:
+    if not tx.was_admitted or tx.search.deadline is not None:
         return tx.search.deadline
     return tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds
 
@@ -280,7 +280,7 @@ def handle_reserved_unit(tx: StateTransaction, event: UnitReserved) -> None:
     tx.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
     if tx.held_unit_count == tx.job.unit_count:
         tx.search = Search()
-    if not tx.is_admitted:  # still the first admission
+    if not tx.was_admitted:  # still the first admission
         if tx.held_unit_count == tx.job.unit_count:
             _start_admitted_job(tx)
         return
@@ -312,7 +312,7 @@ def handle_refused_unit(tx: StateTransaction, event: UnitRefused) -> None:
     unit = tx.units.get(event.unit)
     if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or tx.ending:
         return
-    if tx.is_admitted:
+    if tx.was_admitted:
         tx.do(Unreserve(event.unit, unit.token))
         tx.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
         # It is reserved with the spec's memory next.
@@ -373,7 +373,7 @@ def leave_nodes(
     if not names:
         return
     # The job is not admitted: the gang is given back as a whole, and no rank has failed.
-    if not tx.is_admitted:
+    if not tx.was_admitted:
         _give_all_back(tx)
         _back_off(tx, f"lost while reserving: {', '.join(sorted(nodes))}")
         return
@@ -388,7 +388,9 @@ def leave_nodes(
         return
     for role in tx.job.roles:
         if lost.get(role) and not tx.ending:
-            decided = None if counts is None else Restart(level_of_move(tx.facts(role)), counts, "its node is left")
+            decided = (
+                None if counts is None else Restart(own_level_or_process(tx.facts(role)), counts, "its node is left")
+            )
             ranks = tuple(lost[role])
             failover.handle_failed_ranks(
                 tx, role, ranks, outcome, host_lost=True, has_started_rank=begun[role], fixed_decision=decided
@@ -414,7 +416,7 @@ def needs_room(tx: StateTransaction) -> bool:
 
 def follow(tx: StateTransaction) -> None:
     """Update the search after an event: it ends when no rank needs a node, and begins when ended ranks start anew."""
-    if not tx.is_admitted or tx.ending or (tx.units is tx.base.units and tx.incidents is tx.base.incidents):
+    if not tx.was_admitted or tx.ending or (tx.units is tx.base.units and tx.incidents is tx.base.incidents):
         return
     if tx.search.deadline is None and lost_units(tx):
         try_to_place(tx)

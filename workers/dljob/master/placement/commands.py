@@ -63,7 +63,7 @@ def _refusal(tx: StateTransaction, event: Commanded) -> str:
         return f"no target {event.target}; targets are job, a role ({roles}), or a rank as {next(iter(tx.job.roles))}/0"
     if event.kind == "scale":
         return _scale_refusal(tx, event)
-    if not tx.is_admitted:
+    if not tx.was_admitted:
         return "the job has not started yet"
     role = event.target.partition("/")[0]
     first = starting.unmet_prerequisites(tx, role) if role in tx.job.roles else ()

@@ -143,7 +143,7 @@ def _leaves_now(
     if departure.drain_by is None and _finish_fleet_ranks(tx, name, units, departure):
         _postpone_drain(tx, name, departure)
         return False
-    result = assign_elsewhere(tx, leaving_units | units) if tx.is_admitted else None
+    result = assign_elsewhere(tx, leaving_units | units) if tx.was_admitted else None
     if isinstance(result, Refusal):
         if not departure.stays:  # reported once, though it is tried again at each change of the nodes
             tx.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {result.reason}")
@@ -220,7 +220,7 @@ def _finish_fleet_ranks(tx: StateTransaction, name: str, units: frozenset[str], 
     for unit in sorted(units):
         for role, group in tx.job.plan.units[unit].members:
             leaving_ranks.setdefault(role, []).extend(tx.facts(role).group_ranks(group))
-    if not tx.is_admitted or not all(tx.facts(role).fleet for role in leaving_ranks):
+    if not tx.was_admitted or not all(tx.facts(role).fleet for role in leaving_ranks):
         return False
     if any(set(ranks) & set(tx.sizes[role].leaving) for role, ranks in leaving_ranks.items()):
         return True
@@ -318,7 +318,7 @@ def _begin_departure(tx: StateTransaction, name: str, reason: str, by: float, *,
     # No longer than the node is there, less the time that ranks need to leave it.
     within = max(1.0, min(grace, by - tx.now - limits.PARTING_S))
     _cancel_reservations(tx, name)
-    waits, is_flushing = bool(tx.is_admitted and _inhabited(tx, name)), _first_unsaved(tx) is not None
+    waits, is_flushing = bool(tx.was_admitted and _inhabited(tx, name)), _first_unsaved(tx) is not None
     departure = Departure(reason, tx.now, by, tx.now + within, saved=not waits)
     departure = evolve(departure, drain_at=_drain_at(tx, name, departure) if ends else None)
     tx.departures = tx.departures.set(name, departure)
@@ -333,7 +333,7 @@ def _drain_at(tx: StateTransaction, name: str, departure: Departure) -> float | 
     """Return when the servers of a departing node have to finish, wherever they go; None if there are none."""
     roles = [tx.facts(role) for unit in _inhabited(tx, name) for role in _roles_of(tx, unit)]
     longest = max((role.plan.drain_s for role in roles if role.plan.drain is not None), default=None)
-    if longest is None or not tx.is_admitted:
+    if longest is None or not tx.was_admitted:
         return None
     # Kubernetes tells no time: by what is assumed for it, they have to begin at once. Ranks of fleets leave otherwise
     # (`_finish_fleet_ranks`), after the flush.
@@ -347,7 +347,7 @@ def _cancel_reservations(tx: StateTransaction, name: str) -> None:
     The caller looks for room once the departure is recorded. At admission (no seats) `leave_departing_nodes` gives all
     units back.
     """
-    asked = [unit for unit in tx.homeless if tx.units[unit].node == name] if tx.is_admitted else []
+    asked = [unit for unit in tx.homeless if tx.units[unit].node == name] if tx.was_admitted else []
     for unit in sorted(asked):
         token = tx.units[unit].token
         tx.do(Unreserve(unit, token))

@@ -41,9 +41,9 @@ def initial_sizings(plan: JobPlan) -> Map[str, Sizing]:
 
 def follow(tx: StateTransaction) -> None:
     """Update the timers of elastic roles after an event: for roles that lost units, and for those that could grow."""
-    if tx.sizes and not tx.is_admitted:
+    if tx.sizes and not tx.was_admitted:
         _watch_start(tx)
-    if not tx.sizes or not tx.is_admitted or not tx.phase.active:
+    if not tx.sizes or not tx.was_admitted or not tx.phase.active:
         return
     for role, sizing in sorted(tx.sizes.items()):
         _watch_losses(tx, role, sizing)

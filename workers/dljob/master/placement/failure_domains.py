@@ -71,7 +71,7 @@ def _leave_domain(
     units = frozenset(name for name, unit in tx.units.items() if unit.node in nodes)
     label = f"{policy.failure_domain_label}={domain}"
     reason = f"{counted(failure_count, 'node')} of {label} failed within {policy.domain_window_seconds} s"
-    room = assign_elsewhere(tx, units, nodes) if units and tx.is_admitted else None
+    room = assign_elsewhere(tx, units, nodes) if units and tx.was_admitted else None
     if isinstance(room, Refusal):
         tx.note(reasons.DOMAIN_STAYS, "job", f"{reason}; its other nodes are used on: {room.reason}")
         return {}

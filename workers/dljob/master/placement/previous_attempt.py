@@ -199,7 +199,7 @@ def _take_memory(tx: StateTransaction, event: Carried) -> None:
 
     Only before admission: later the units are reserved.
     """
-    for role, amount in () if tx.is_admitted else event.memory:
+    for role, amount in () if tx.was_admitted else event.memory:
         policy = memory_overrides.memory_policy_of(tx.job, role)
         if policy is None:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import level_of_move
+from dljob.master.failure.policy import own_level_or_process
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, leave_restarts
 from dljob.master.ledger.rules import micros
 from dljob.master.placement import gaps
@@ -257,7 +257,7 @@ def stay_in_size(tx: StateTransaction, role: str) -> None:
 
 def level_of(job: Job, role: str) -> Level:
     """Return the restart level of a resize: InProcess for roles that also fail over so, else Role."""
-    return Level.IN_PROCESS if level_of_move(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
+    return Level.IN_PROCESS if own_level_or_process(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
 def _coming_groups(sizing: Sizing, before: RoleFacts, after: RoleFacts) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
         times.append(started + spec.pre_running_deadline_seconds)
     times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state), *weights.timers(state)))
     for incident in state.incidents.values():
-        times.append(incident.deadline if incident.is_launched else incident.backoff_until)
+        times.append(incident.deadline if incident.is_backoff_over else incident.backoff_until)
         times.append(incident.stop_by)
     times.extend(lost_peers.inquiry_deadlines(state))
     times.append(None if state.domain_move is None else state.domain_move.finish_by)
@@ -87,11 +87,11 @@ def _check_restarts(tx: StateTransaction) -> None:
         incident = tx.incidents.get(number)  # an earlier one in this loop may have taken it over
         if incident is None or tx.ending:
             continue
-        if not incident.is_launched and incident.backoff_until <= tx.now:
+        if not incident.is_backoff_over and incident.backoff_until <= tx.now:
             restart.launch_restart(tx, number)
         elif incident.stop_by is not None and incident.stop_by <= tx.now:
             restart.kill_overdue_hosts_of_restart(tx, number)
-        elif incident.is_launched and incident.deadline <= tx.now:
+        elif incident.is_backoff_over and incident.deadline <= tx.now:
             _escalate_overdue(tx, number)
     for role, role_state in tx.roles.items():
         if role_state.stop_by is not None and role_state.stop_by <= tx.now:

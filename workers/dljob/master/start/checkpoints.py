@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 from dljob.master.start import shards
 from dljob.master.start.problems import end_problem, record_problem
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence, role_of
-from dljob.master.state.cuts import checkpoints_in_cuts, restorable_checkpoints
+from dljob.master.state.cuts import checkpoints_allowed_by_cuts, checkpoints_in_cuts
 from dljob.master.state.events import CheckpointCommitted, CheckpointDecided
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import FaultRecord
@@ -103,7 +103,7 @@ def _describe_repeated_data(tx: StateTransaction, event: CheckpointDecided, save
     ):
         return ""
     # Only the first run of an attempt begins with positions handed on, and a cut has its own.
-    if saves.decisions or not tx.feeds or restorable_checkpoints(tx.cuts, event.world) is not None:
+    if saves.decisions or not tx.feeds or checkpoints_allowed_by_cuts(tx.cuts, event.world) is not None:
         return ""
     newest = f"had last seen {checkpoints[0].mark}" if checkpoints else "had seen no checkpoint"
     state = f"the state that attempt {chosen.run_id.attempt} handed on {newest}"

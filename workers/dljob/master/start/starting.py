@@ -85,7 +85,7 @@ def waits_out_backoff(tx: StateTransaction, rank: RankState) -> bool:
     """Whether a rank waits out the backoff of its restart."""
     # An incident is launched when its backoff ends.
     incident = tx.incidents.get(rank.incident)
-    return incident is not None and not incident.is_launched
+    return incident is not None and not incident.is_backoff_over
 
 
 def _waits_for_coupled_stops(tx: StateTransaction, role: str) -> bool:

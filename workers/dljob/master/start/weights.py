@@ -281,10 +281,10 @@ def left_reason(s: JobState | StateTransaction, publishers: Iterable[tuple[str, 
     for name, incarnation in publishers if s.cuts.restore_count else ():
         role, _, rank = name.rpartition("/")
         if name in s.cuts.pending_worlds or role in s.cuts.pending_worlds:
-            return f"{name} has not gone back to cut {s.cuts.restored_number} yet"
+            return f"{name} has not gone back to cut {s.cuts.last_restored_number} yet"
         rank_state = s.ranks.get((role, int(rank)))
         if rank_state is not None and incarnation < rank_state.incarnation and (name in s.saves or role in s.saves):
-            cut_text = f"{rank_state.incarnation} has gone back to cut {s.cuts.restored_number}"
+            cut_text = f"{rank_state.incarnation} has gone back to cut {s.cuts.last_restored_number}"
             return f"it is of process {incarnation} of {name}, and {cut_text}"
     return ""
 

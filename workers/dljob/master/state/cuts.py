@@ -60,7 +60,7 @@ class OpenCut:
     queues: tuple[CutQueue, ...] = ()
     place: str = ""
     """The folder of the job's checkpoints and cuts; empty before it is sealed."""
-    weights: tuple[tuple[str, PublishedWeights], ...] = ()
+    weight_versions: tuple[tuple[str, PublishedWeights], ...] = ()
     """(role, newest version of its weights when the cut was asked for): all ranks save later than it was published."""
 
     @property
@@ -89,7 +89,7 @@ class Cut:
     checkpoints: tuple[tuple[str, CheckpointId], ...]
     """(world, checkpoint)."""
     queues: tuple[CutQueue, ...] = ()
-    weights: tuple[tuple[str, PublishedWeights], ...] = ()
+    weight_versions: tuple[tuple[str, PublishedWeights], ...] = ()
     """(role, version of its weights); empty in a cut of an earlier attempt, whose channels are gone."""
 
     def checkpoint_of(self, world: str) -> CheckpointId | None:
@@ -114,13 +114,13 @@ class Cuts:
     """Why the last request for a cut was refused, or the last cut given up."""
     restore_count: int = 0
     """How often the job went back to a cut."""
-    restored_number: int = 0
+    last_restored_number: int = 0
     """The cut that it went back to last; 0: to none, with empty queues."""
     pending_worlds: tuple[str, ...] = ()
     """Worlds that have yet to restore that cut, or to begin anew where it has no checkpoint of theirs."""
-    is_restored_cut_damaged: bool = False
+    is_last_restored_cut_damaged: bool = False
     """Whether the cut that the job went back to last turned out damaged: nobody goes on before its worlds restart."""
-    worlds_without_cut: tuple[str, ...] = ()
+    worlds_beginning_anew: tuple[str, ...] = ()
     """Worlds whose cuts are all damaged: they begin anew at the next restore, with the queues."""
     queue_names: tuple[str, ...] = ()
     """Names of the job's queues."""
@@ -130,7 +130,7 @@ class Cuts:
     @property
     def restored_cut(self) -> Cut | None:
         """The cut that the job went back to last."""
-        return next((cut for cut in self.kept_cuts if cut.number == self.restored_number), None)
+        return next((cut for cut in self.kept_cuts if cut.number == self.last_restored_number), None)
 
     @property
     def opened(self) -> tuple[str, ...]:
@@ -145,31 +145,33 @@ class Cuts:
         return tuple(queue for queue in cut.queues if queue.name not in opened) if cut is not None else ()
 
 
-def restorable_checkpoints(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
+def checkpoints_allowed_by_cuts(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
     """Return the checkpoints that a new run of a world may restore, the newest first; None: any.
 
     Empty: it begins anew, since another checkpoint of it would not fit the queues.
     """
     is_pending = world in cuts.pending_worlds
     # A world that follows another one back restores the cut of that one alone.
-    allowed_cuts = [cut for cut in reversed(cuts.kept_cuts) if not is_pending or cut.number == cuts.restored_number]
+    allowed_cuts = [
+        cut for cut in reversed(cuts.kept_cuts) if not is_pending or cut.number == cuts.last_restored_number
+    ]
     checkpoints = tuple(mark for cut in allowed_cuts for mark in (cut.checkpoint_of(world),) if mark is not None)
-    return checkpoints if checkpoints or is_pending or world in cuts.worlds_without_cut else None
+    return checkpoints if checkpoints or is_pending or world in cuts.worlds_beginning_anew else None
 
 
 def may_restore(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
     """Return whether a new run of a world may restore a checkpoint, or begin anew, without a mix of two moments."""
-    checkpoints = restorable_checkpoints(cuts, world)
+    checkpoints = checkpoints_allowed_by_cuts(cuts, world)
     if checkpoints is None:
         return True
     # Who follows others back has no choice; the first to restore decides, also that nothing can be read.
     return chosen in checkpoints if chosen is not None else not checkpoints or world not in cuts.pending_worlds
 
 
-def is_sole_world(cuts: Cuts) -> bool:
+def has_sole_world_without_queues(cuts: Cuts) -> bool:
     """Return whether one world without queues makes up all cuts: each of its checkpoints is consistent by itself."""
     has_queues = bool(cuts.queue_names) or any(cut.queues for cut in cuts.kept_cuts)
-    return len({*worlds_of(cuts.kept_cuts), *cuts.worlds_without_cut}) == 1 and not has_queues
+    return len({*worlds_of(cuts.kept_cuts), *cuts.worlds_beginning_anew}) == 1 and not has_queues
 
 
 def worlds_of(cuts: Iterable[Cut]) -> tuple[str, ...]:
@@ -196,5 +198,5 @@ def checkpoints_in_cuts(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
 
 def worlds_restored_together(cuts: Cuts, worlds: frozenset[str]) -> tuple[str, ...]:
     """Return the other worlds that go back together with these: one of them alone would not fit the queues."""
-    cut_worlds = dict.fromkeys((*worlds_of(cuts.kept_cuts[-1:]), *cuts.worlds_without_cut))
+    cut_worlds = dict.fromkeys((*worlds_of(cuts.kept_cuts[-1:]), *cuts.worlds_beginning_anew))
     return tuple(world for world in cut_worlds if world not in worlds) if worlds & cut_worlds.keys() else ()

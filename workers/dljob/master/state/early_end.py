@@ -51,7 +51,7 @@ def collective_in_traceback(traceback: str) -> str:
     return next((name for name in _TORCH_CALL.findall(traceback) if name not in WRAPPERS), "")
 
 
-def has_gone_on_without(ended_rank: RankState, outcome: Outcome) -> bool:
+def has_worked_on_after_end_of(ended_rank: RankState, outcome: Outcome) -> bool:
     """Whether a rank that failed later had gone on without an ended one, so that it did not wait for that one.
 
     One step more is none: a rank reports a step, and then waits in the next one.
@@ -69,7 +69,7 @@ def outcome_of_early_end(message: str, step: int | None) -> Outcome:
     return Outcome(ok=False, reason=Reason.USER_ERROR, code=0, message=message, step=step)
 
 
-def is_early_end(outcome: Outcome) -> bool:
+def is_own_early_end(outcome: Outcome) -> bool:
     """Whether a failure is that of `outcome_of_early_end`."""
     return outcome.code == 0 and not outcome.ok
 

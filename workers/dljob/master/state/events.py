@@ -248,7 +248,7 @@ class RankServes:
     why: str = ""
     """The last answer to its readiness probe; empty where it has none."""
     cluster: str = ""
-    """For a task of TensorFlow, before it starts: LISTENS, or the checksum of the cluster that it was given."""
+    """Of a task of TensorFlow before it starts: CLUSTER_NOT_GIVEN_YET, or the checksum of the cluster given to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class PeerInquiry:
     """When the ends are handled, whether their cause is known or not."""
     held_end_count: int = 0
     """Number of held ends."""
-    samples: tuple[PeerSample, ...] = ()
+    rank_samples: tuple[PeerSample, ...] = ()
     """What was seen of the ranks that live."""
 
 

@@ -152,7 +152,7 @@ class SparePhase(StrEnum):
         return self in (SparePhase.SPAWNING, SparePhase.READY)
 
 
-LISTENS = "-"
+CLUSTER_NOT_GIVEN_YET = "-"
 """`RankState.cluster` of a task whose address is known, and which was not given those of all others yet."""
 
 
@@ -194,8 +194,8 @@ class RankState:
     serving: bool = False
     """Whether the present process gets requests, as far as its probes say."""
     cluster: str = ""
-    """For a task of TensorFlow: the checksum of the cluster that its process was given; LISTENS before that, and empty
-    until its own address is known."""
+    """For a task of TensorFlow: the checksum of the cluster that its process was given; CLUSTER_NOT_GIVEN_YET before
+    that, and empty until its own address is known."""
     hung_at: float = 0.0
     """When it was found to hang last (unix seconds): it is left standing where `hang.action` does not restart it."""
     calls_held: int = 0
@@ -339,7 +339,7 @@ class Incident:
     """When the restart counts as failed and the next larger level is tried."""
     replaces_hosts: bool
     """Whether hosts whose process lives are replaced as well."""
-    is_launched: bool = False
+    is_backoff_over: bool = False
     """Whether the backoff is over and the members may start."""
     stop_by: float | None = None
     """When hosts are killed whose ranks were asked to end and did not."""

@@ -191,7 +191,7 @@ class StateTransaction:
         return self.verdict is not None
 
     @property
-    def is_admitted(self) -> bool:
+    def was_admitted(self) -> bool:
         """Whether all units had a place at once: the job has seats from then on."""
         return bool(self.seats)
 
@@ -282,7 +282,7 @@ class StateTransaction:
         self.held_unit_count += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
         self.put_unit(name, new)
         # Before admission the account of a rank does not depend on its own unit.
-        if self.is_admitted:
+        if self.was_admitted:
             for role, group in self.job.plan.units[name].members:
                 self.changes.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dljob.master.state.actions import RankStart
-from dljob.master.state.state import LISTENS
+from dljob.master.state.state import CLUSTER_NOT_GIVEN_YET
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.plan.serving import ENDPOINTS, HOST, ProbePlan, endpoints_variable, port_variable
 from dljob.plan.tensorflow import TF_CONFIG, checksum, tf_config
@@ -127,7 +127,9 @@ class HostServing:
             return {}
         addresses = self._addresses(start.rank)
         if addresses:
-            self._ranks.serves(start.rank, start.incarnation, Serves(addresses, ready=False, cluster=LISTENS))
+            self._ranks.serves(
+                start.rank, start.incarnation, Serves(addresses, ready=False, cluster=CLUSTER_NOT_GIVEN_YET)
+            )
         cluster: Mapping[str, Sequence[str]] = {}
         while not cluster:
             asked = self._line(start.rank).ask("tf_cluster", ({},), ANSWER_S)

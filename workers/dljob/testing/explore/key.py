@@ -128,8 +128,12 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         s.domain_move and (s.domain_move.units, _from(s.domain_move.finish_by, now)),
         frozenset(
             # Before the launch only the time when it is due counts, after it the deadlines.
-            (number[n], i.level.value, i.role, i.members, i.unready_count, i.replaces_hosts, i.is_launched)
-            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.is_launched else (_from(i.backoff_until, now),) * 2)
+            (number[n], i.level.value, i.role, i.members, i.unready_count, i.replaces_hosts, i.is_backoff_over)
+            + (
+                (_from(i.deadline, now), _from(i.stop_by, now))
+                if i.is_backoff_over
+                else (_from(i.backoff_until, now),) * 2
+            )
             for n, i in s.incidents.items()
         ),
         _held_ends(s, now),
@@ -187,7 +191,7 @@ def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
     inquiries = sorted(s.inquiries.items())
     return (
         tuple((key, end.incarnation, end.ended_host_incarnation) for key, end in ends),
-        tuple((role, _from(own.ends_at, now), own.samples) for role, own in inquiries),
+        tuple((role, _from(own.ends_at, now), own.rank_samples) for role, own in inquiries),
     )
 
 

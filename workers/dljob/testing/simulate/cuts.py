@@ -24,7 +24,7 @@ from dljob.master.failure import cuts as core
 from dljob.master.start import shards
 from dljob.master.state import shard_table
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, Saves
-from dljob.master.state.cuts import MAX_KEPT_CUTS, Cut, CutQueue, Cuts, restorable_checkpoints
+from dljob.master.state.cuts import MAX_KEPT_CUTS, Cut, CutQueue, Cuts, checkpoints_allowed_by_cuts
 from dljob.master.state.events import CheckpointDecided, CutDamaged, CutsFound
 from dljob.master.state.evolve import evolve
 from dljob.testing.world.fault_schedule import chance
@@ -467,7 +467,7 @@ class CutStory:
             for world in self.random.sample(WORLDS, 2):
                 if world not in self.core.cuts.pending_worlds and self.bug != "logged":
                     self.verify()
-                among = restorable_checkpoints(self.core.cuts, world) or ()
+                among = checkpoints_allowed_by_cuts(self.core.cuts, world) or ()
                 mark = next((one for one in among if (one.step, world) not in self.damaged), None)
                 if not self.core.decide(world, mark, force=self.bug == "alone"):
                     break

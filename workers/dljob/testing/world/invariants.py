@@ -266,7 +266,8 @@ def _incidents(state: JobState) -> Iterator[str]:
     if state.verdict is None:
         for name, role in state.roles.items():
             hold = sum(
-                not i.is_launched and any(member == name for member, _ in i.members) for i in state.incidents.values()
+                not i.is_backoff_over and any(member == name for member, _ in i.members)
+                for i in state.incidents.values()
             )
             if role.incidents_in_backoff != hold:
                 yield f"hold: {name} is held back by {hold}, not {role.incidents_in_backoff}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from dljob.master.state.actions import Action, HoldCalls, LoadWeights
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.master.state.cuts import CutQueue, restorable_checkpoints
+from dljob.master.state.cuts import CutQueue, checkpoints_allowed_by_cuts
 from dljob.master.state.events import (
     CheckpointCommitted,
     CheckpointDecided,
@@ -82,7 +82,7 @@ def go_back(w: WorldState, f: FaultMove) -> None:
     if w.state is None or not incarnation or restored:
         return
     world = f"{w.job.drivers[0]}/0"
-    found = restorable_checkpoints(w.known.cuts, world)
+    found = checkpoints_allowed_by_cuts(w.known.cuts, world)
     if found is not None:
         w.left_versions[incarnation] = (w.cut_versions[found[0].step] if found else 0, w.versions[0])
     w.later(Arrive(CheckpointDecided(world, RunId(1, incarnation), found[0] if found else None)))

@@ -144,7 +144,7 @@ async def test_a_queue_that_nobody_has_opened_since_a_restore_is_copied_into_the
     file = CutQueue("prompts", str(source), 4, 5, zlib.crc32(b"items"))
     opened = {"queue_names": ("samples", "prompts"), "folder_tokens": (("samples", "one"),)}
     master.state.cuts = Cuts(
-        kept_cuts=(Cut(4, 1.0, (("t", MARK),), (file, FILE)),), restore_count=1, restored_number=4, **opened
+        kept_cuts=(Cut(4, 1.0, (("t", MARK),), (file, FILE)),), restore_count=1, last_restored_number=4, **opened
     )
     master.backend.answers = {"begin_cut": [], "seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
     await service._advance(master.cut())
@@ -245,7 +245,11 @@ async def test_queues_go_back_once_for_each_restore_and_those_without_a_process_
     service = CutService(master)
     cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
     master.state.cuts = Cuts(
-        last_number=4, kept_cuts=(cut,), restore_count=1, restored_number=4, queue_names=("samples", "away", "other")
+        last_number=4,
+        kept_cuts=(cut,),
+        restore_count=1,
+        last_restored_number=4,
+        queue_names=("samples", "away", "other"),
     )
     master.backend.answers = {"go_back": ("one", "")}
     assert [await service.go_back() for _ in range(2)] == ["", ""]
@@ -260,7 +264,7 @@ async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
     (tmp_path / "whole").touch()
     cut = Cut(4, 1.0, (("t", MARK),), (whole,))
     master.state.cuts = Cuts(
-        last_number=4, kept_cuts=(cut,), restore_count=1, restored_number=4, queue_names=("samples",)
+        last_number=4, kept_cuts=(cut,), restore_count=1, last_restored_number=4, queue_names=("samples",)
     )
     master.backend.answers = {"go_back": DLJobError("it restarts")}
     assert await service.go_back() is None
@@ -271,7 +275,7 @@ async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
     assert await service.go_back() == "queue samples: the disk is full"
     (found,) = master.events
     assert (found.number, "cannot be read" in found.why) == (4, True)
-    master.state.cuts = evolve(master.state.cuts, is_restored_cut_damaged=True)
+    master.state.cuts = evolve(master.state.cuts, is_last_restored_cut_damaged=True)
     assert await service.go_back() == "cut 4 is damaged"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dljob.master.start import checkpoints
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId, Saves
-from dljob.master.state.cuts import checkpoints_in_cuts, restorable_checkpoints
+from dljob.master.state.cuts import checkpoints_allowed_by_cuts, checkpoints_in_cuts
 from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.runtime.controller.services import shard_service
 from dljob.telemetry import reasons
@@ -92,7 +92,7 @@ class CheckpointService:
             return {**await self._taken_back(shell, world, run_id), "yours": False}
         self._turns[world, run_id] = node, time.monotonic() + TURN_S
         await shell.cuts.verify(world)
-        among = restorable_checkpoints(shell.state.cuts, world)
+        among = checkpoints_allowed_by_cuts(shell.state.cuts, world)
         said = _decided(shell, world, run_id)
         return {
             **said,

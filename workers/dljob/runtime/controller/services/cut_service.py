@@ -15,7 +15,7 @@ from dljob.logs import archive
 from dljob.master.start import shards
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
-from dljob.master.state.cuts import CutQueue, OpenCut, restorable_checkpoints
+from dljob.master.state.cuts import CutQueue, OpenCut, checkpoints_allowed_by_cuts
 from dljob.master.state.evolve import evolve
 from dljob.runtime.controller.services.holder_ends import call_queue
 from dljob.runtime.data.cut_folder import CutFolder, damage_of
@@ -151,7 +151,7 @@ class CutService:
         """
         async with self._verifying:
             cuts = self._shell.state.cuts
-            if world in cuts.pending_worlds or restorable_checkpoints(cuts, world) is None:
+            if world in cuts.pending_worlds or checkpoints_allowed_by_cuts(cuts, world) is None:
                 return
             for cut in reversed(cuts.kept_cuts):
                 # Many worlds ask at once, and a saver asks again when reading takes long.
@@ -169,8 +169,8 @@ class CutService:
         """
         async with self._going_back:
             cuts = self._shell.state.cuts
-            if cuts.is_restored_cut_damaged:
-                return f"cut {cuts.restored_number} is damaged"
+            if cuts.is_last_restored_cut_damaged:
+                return f"cut {cuts.last_restored_number} is damaged"
             if self._back == cuts.restore_count:
                 return ""
             for name in cuts.queue_names:
