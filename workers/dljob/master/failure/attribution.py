@@ -69,9 +69,9 @@ def seconds_to_hold_peer_loss(tx: StateTransaction, key: RankKey, outcome: Outco
     reason = _reason_text(outcome)
     fault = FaultRecord(0, "", reason, rank_name, cause, tx.now, rank=rank_name, node=node, reports_lost_peer=True)
     root_fault = _find_root_fault(tx, fault)
-    if root_fault is not None and root_fault.detected_at > rank_state.process_ordered_at:
-        return 0.0
-    return limits.LOCAL_PEER_WAIT_S if lost_local_connection else limits.PEER_WAIT_S
+    hold_s = limits.LOCAL_PEER_WAIT_S if lost_local_connection else limits.PEER_WAIT_S
+    is_explained = root_fault is not None and root_fault.detected_at > rank_state.process_ordered_at
+    return 0.0 if is_explained else hold_s
 
 
 def reports_lost_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
@@ -130,10 +130,8 @@ def failure_of_leaving_rank(tx: StateTransaction, culprit: Failure, role: str, r
 def recorded_fault_number(tx: StateTransaction, failure: Failure) -> int:
     """Return the number of the fault that a failure is recorded in, or follows from; 0: it is not recorded."""
     key = (failure.name, failure.incarnation)
-    for fault in reversed(tx.faults):
-        if (fault.rank, fault.incarnation) == key:
-            return fault.root_number or fault.id
-    return 0
+    faults = (fault for fault in reversed(tx.faults) if (fault.rank, fault.incarnation) == key)
+    return next((fault.root_number or fault.id for fault in faults), 0)
 
 
 def record_final_fault(tx: StateTransaction, failure: Failure, cause: str, root_number: int = 0) -> None:

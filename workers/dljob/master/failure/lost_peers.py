@@ -172,12 +172,11 @@ def _is_world_taken_down(tx: StateTransaction, role: str) -> bool:
     role_state = tx.roles[role]
     if not tx.phase.active or role_state.waiting_count or role_state.stopping_count:
         return True
-    for key in tx.changes.ranks:
-        if key in tx.held_ends and key[0] == role:
-            rank_state, held_incarnation = tx.ranks[key], tx.held_ends[key].incarnation
-            if rank_state.phase not in _RUNNING_PHASES or rank_state.incarnation != held_incarnation:
-                return True
-    return False
+    held_keys = [key for key in tx.changes.ranks if key in tx.held_ends and key[0] == role]
+    return any(
+        tx.ranks[key].phase not in _RUNNING_PHASES or tx.ranks[key].incarnation != tx.held_ends[key].incarnation
+        for key in held_keys
+    )
 
 
 def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> bool:

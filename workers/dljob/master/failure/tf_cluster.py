@@ -42,9 +42,9 @@ def restart_chief_on_new_address(tx: StateTransaction, event: RankServes, old_st
         return
     old_address = dict(old_state.addresses).get(PORT, "nowhere")
     new_address = dict(event.addresses).get(PORT, "nowhere")
+    change = f": {event.role}/{event.rank} listens at {new_address}, not at {old_address}"
     cause = f"{chief}/0 was given other addresses than those that the tasks of its cluster listen at now"
     # It may be another task whose address changed before, while the cluster was incomplete.
-    if new_address != old_address:
-        cause += f": {event.role}/{event.rank} listens at {new_address}, not at {old_address}"
+    cause += change if new_address != old_address else ""
     level = raise_to_allowed_level(tx.facts(chief), Level.PROCESS, host_lost=False)
     begin_restart(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
