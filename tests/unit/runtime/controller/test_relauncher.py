@@ -55,7 +55,9 @@ async def test_one_relauncher_object_is_told_of_each_bad_node(cloud):
 
 async def test_an_error_or_a_timeout_of_the_relauncher_is_told_in_words(cloud, monkeypatch):
     told = Relaunching("cloud")
-    assert await told.tell(RelaunchNode("n", "broken", "")) == "the relauncher 'cloud' failed: OSError: no quota"
+    assert await told.tell(RelaunchNode("n", "broken", "")) == (
+        f"the relauncher 'cloud' failed: OSError: no quota at {sys.modules['clouded'].__file__}:13 in relaunch"
+    )
     assert "is not installed; installed: cloud" in await Relaunching("clod").tell(FROZEN)
     assert len(cloud) == 1
     monkeypatch.setattr(relauncher, "ANSWER_S", 0.05)

@@ -466,6 +466,13 @@ def test_an_unknown_scheme_names_those_that_are_installed(me, desk, monkeypatch)
     assert module.checkpoint.feeds == [made]
 
 
+def test_what_an_entry_point_returns_must_be_a_reader(monkeypatch):
+    monkeypatch.setattr(module.extensions, "load", lambda *_: lambda uri, options: {uri: options})
+    words = r"source\('s'\): what reads the scheme 'my' returned \{'my:x': \{'a': 1\}\}, which has no partitions\(\)"
+    with pytest.raises(UsageError, match=words):
+        source("s", "my:x", a=1)
+
+
 # -- the law
 
 

@@ -59,7 +59,10 @@ class Relaunching:
         except TimeoutError:
             return f"the relauncher {self._name!r} did not take the order within {ANSWER_S:g} s"
         except Exception as error:  # noqa: BLE001 - it is somebody else's, and the job goes on
-            return f"the relauncher {self._name!r} failed: {type(error).__name__}: {error}"
+            # PrimeMaster needs none of it otherwise, and is to start fast.
+            from dljob.runtime.process.outcome import describe_error
+
+            return f"the relauncher {self._name!r} failed: {describe_error(error, '')}"
         return ""
 
     def _relaunch(self, bad: BadNode) -> None:

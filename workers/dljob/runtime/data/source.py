@@ -389,6 +389,11 @@ def source(
     scheme = uri.partition(":")[0]
     opened: OpenSource = extensions.load(SOURCES, scheme, f"source({name!r}): the scheme", "")
     reader = opened(uri, options)
+    if missing := [method for method in ("partitions", "read", "close") if not hasattr(reader, method)]:
+        raise UsageError(
+            f"source({name!r}): what reads the scheme {scheme!r} returned {reader!r}, which has no {missing[0]}()",
+            hint=f"an entry point of {SOURCES} returns an object with partitions, read and close: docs/howto/online.md",
+        )
     limits = BatchLimits(batch, most_bytes, linger)
     made = EventSource(new_client(), name, reader, limits, latest=begin == "latest", idle_s=idle)
     checkpoint.feeds.append(made)
