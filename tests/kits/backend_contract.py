@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dljob.errors import UsageError
-from dljob.master.state.views import NodeView
+from dljob.master.state.views import NodeView, Outcome, Reason
 from dljob.plan.model import GRAIN, Bundle, Resources, Unit
 from dljob.runtime.backend.interface import (
     ActorCallError,
@@ -249,8 +249,11 @@ class BackendContract:
         ref = await self.made(backend, prefix + "a")
         with pytest.raises(ActorCallError, match="nothing under that name") as caught:
             await backend.call(ref, "fail")
-        assert caught.value.error_type == "LookupError"
+        assert (caught.value.error_type, caught.value.outcome) == ("LookupError", None)
         assert "contract_actors.py" in caught.value.remote_traceback
+        with pytest.raises(ActorCallError) as caught:
+            await backend.call(ref, "fail_in_user_code")
+        assert caught.value.outcome == Outcome(False, Reason.USER_ERROR, error_type="KeyError", message="'ring'")
 
     async def test_a_vanished_node_is_said_to_be_lost(self, backend, prefix, doomed_node) -> None:
         node, end = doomed_node()

@@ -7,6 +7,9 @@ import sys
 import threading
 from typing import ClassVar
 
+from dljob.master.state.views import Outcome, Reason
+from dljob.runtime.process.messages import OutcomeError
+
 
 class Probe:
     """An actor that describes its process, waits, raises and exits on request."""
@@ -38,6 +41,9 @@ class Probe:
     def close(self) -> None:
         """Release what the actor holds, on backends where no process ends with an actor."""
         self.closed.set()
+
+    def fail_in_user_code(self) -> None:
+        raise OutcomeError(Outcome(False, Reason.USER_ERROR, error_type="KeyError", message="'ring'"))
 
     def fail(self) -> None:
         raise LookupError("nothing under that name")

@@ -87,6 +87,13 @@ def test_a_log_that_lies_elsewhere_is_named(tmp_path):
     ]
 
 
+def test_where_the_ranks_meet_failed_the_log_of_primemaster_is_named(tmp_path):
+    fault = status(rank="trainer/0", level="Fail", firstCause="trainer/store: UserError: KeyError: 'ring' (in setup)")
+    assert report("train", tmp_path, fault)[1:] == [
+        "trainer/store, where the ranks of trainer meet, failed first: dljob logs train --master"
+    ]
+
+
 def test_a_rank_that_the_job_recovered_from_is_not_blamed(tmp_path):
     late = {**status(rank="trainer/0", incarnation=2, recoveredAt="2026-01-01T00:00:01Z"), "reason": "DeadlineExceeded"}
     assert report("train", write(tmp_path, "mine 1\n", "mine 2\n"), late) == [

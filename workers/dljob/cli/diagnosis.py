@@ -371,11 +371,17 @@ def _earlier(faults: Sequence[Json]) -> list[str]:
     ]
 
 
+def names_store(fault: Json) -> bool:
+    """Whether a role's torch store or SubMaster failed, of which PrimeMaster's log knows: no rank did."""
+    role = str(fault.get("rank") or "").rpartition("/")[0]
+    return bool(role) and str(fault.get("firstCause")).startswith(f"{role}/store: ")
+
+
 def _next(fault: Json, remedy: Remedy, name: str, flags: str) -> list[str]:
     role, _, number = str(fault.get("rank") or "").rpartition("/")
     if role and os.sep in name:
         logs = f"the log of {fault['rank']} is in {Path(shlex.split(name)[0]) / 'logs'}"
-    elif fault.get("target") == MASTER and os.sep not in name:
+    elif (fault.get("target") == MASTER or names_store(fault)) and os.sep not in name:
         logs = f"dljob logs {name} --master{flags}"
     elif role:
         logs = f"dljob logs {name} --role {role} --rank {number}{flags}"

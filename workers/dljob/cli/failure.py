@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from dljob.api import logs
-from dljob.cli import output
+from dljob.cli import diagnosis, output
 from dljob.cli.terminal import rewritten
 from dljob.linux.plain_files import open_plain
 from dljob.telemetry.remedies import ENDS_WITHOUT_FAILURE
@@ -61,6 +61,11 @@ def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = ""
     if not rank or fault.get("recoveredAt") or is_end_without_failure:
         return lines
     role, _, number = rank.rpartition("/")
+    if diagnosis.names_store(fault):
+        return [
+            *lines,
+            f"{role}/store, where the ranks of {role} meet, failed first: dljob logs {name} --master{flags}",
+        ]
     incarnation = int(fault.get("incarnation") or 1)
     whole = f"dljob logs {name} --role {role} --rank {number}{flags}"
     end: list[str] = []

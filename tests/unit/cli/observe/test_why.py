@@ -441,6 +441,11 @@ def test_the_loss_of_primemaster_leads_to_its_own_log():
     ]
 
 
+def test_the_loss_of_a_sub_master_leads_to_the_log_of_primemaster():
+    lost = {"level": "Fail", "reason": "UserError", "rank": "t/0", "firstCause": "t/store: UserError: KeyError: 'r'"}
+    assert explained(status("Running", faults=(lost,)))[1][-1] == "      dljob logs ppo --master -n team"
+
+
 def test_a_program_is_told_the_kind_and_the_fault(tmp_path, capsys):
     (tmp_path / "status.json").write_text(json.dumps(status("Running", faults=(LOST,), restarts={"role": 1})))
     assert main.run(["why", f"{tmp_path}/", "-o", "json"]) == CauseKind.MEMORY

@@ -8,7 +8,7 @@ from master_kit import KILLED, World, error, host, job
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.master.state.state import Phase, RankPhase
+from dljob.master.state.state import HostPhase, Phase, RankPhase
 from dljob.master.state.views import Clue, NodeView, Outcome, Reason
 from dljob.plan.model import GRAIN
 from dljob.telemetry import reasons
@@ -307,3 +307,72 @@ def test_a_rule_that_names_the_hang_goes_before_and_a_policy_that_only_tells_cou
     rules = {"rules": [{"name": "again", "onReasons": ["Hang"], "action": "RestartProcess"}]}
     assert hang(hang(world_of(**rules))).state.verdict is None
     assert hang(hang(world_of(hang={"action": "Report"}))).state.verdict is None
+
+
+# -- stores and SubMasters
+
+RAISED = error("KeyError", message="'ring' (in setup)", code=1)
+STORE_GONE = Outcome(ok=False, reason=Reason.UNKNOWN, detail="its worker process has died")
+
+
+def world_without_store(outcome, starts):
+    """A world whose store ends in each of its starts, before it is up; also the seconds until its next start."""
+    world = World(job({"name": "t", "type": "Elastic", "replicas": 2}))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.seen()))
+    store, waits = host("t", -1), []
+    for _ in range(starts):
+        lost_at = world.now
+        while (state := world.state.hosts[store]).phase is not HostPhase.SPAWNING or world.pending:
+            arrived = [event for event in world.pending if getattr(event, "host", None) != store]
+            world.pending = []
+            for event in arrived:
+                world.send(event)
+            if not world.pending and world.state.hosts[store].phase is not HostPhase.SPAWNING:
+                world.tick()
+        waits.append(world.now - lost_at)
+        world.send(ev.HostLost(store, state.incarnation, outcome), after=0.2)
+        if world.state.verdict is not None:
+            break
+    return world, waits
+
+
+def test_a_store_that_ends_in_each_start_is_started_ever_more_rarely_and_costs_the_budget():
+    world, waits = world_without_store(STORE_GONE, 7)
+    assert waits == pytest.approx([0, 0, 1, 2, 4, 8, 16], abs=0.1)
+    assert len(world.notes(reasons.RESTARTING)) == 7
+    assert world.state.verdict is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "starts", "words"),
+    [
+        (dataclasses.replace(RAISED, fatal=True), 1, "it would fail again in the same way"),
+        (RAISED, 2, SECOND),
+        (dataclasses.replace(RAISED, reason=Reason.IMPORT_ERROR, fatal=True), 1, "it would fail again in the same way"),
+    ],
+)
+def test_an_error_of_a_sub_master_ends_the_job_as_one_of_a_rank_does(outcome, starts, words):
+    world, waits = world_without_store(outcome, 9)
+    assert len(waits) == starts
+    assert world.state.verdict.reason == reasons.USER_ERROR_REPEATS
+    assert world.state.verdict.message.startswith("t/store: ")
+    assert words in world.state.verdict.message
+
+
+def test_an_error_of_a_sub_master_is_not_repeated_where_the_group_met_in_between_or_at_another_line():
+    world = World(job({"name": "t", "type": "Elastic", "replicas": 2})).boot()
+    for _ in range(3):
+        world.kill_host(host("t", -1), RAISED)
+        world.deliver()
+        world.now += 1.0
+        settled(world)
+    assert world.state.phase is Phase.RUNNING
+    world, _ = world_without_store(RAISED, 1)
+    store = host("t", -1)
+    while world.state.hosts[store].phase is not HostPhase.SPAWNING:
+        world.settle()
+    world.send(
+        ev.HostLost(store, world.state.hosts[store].incarnation, dataclasses.replace(RAISED, frame="other.py:1"))
+    )
+    assert world.state.verdict is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from dljob.errors import UsageError
 from dljob.plan.plan import plan
 from dljob.runtime.process import extensions
+from dljob.runtime.process.messages import OutcomeError
 from dljob.runtime.worker.sub_master import SubMaster
 from dljob.runtime.worker.sub_master_host import SubMasterHost
 from dljob.spec.loading.load import parse
@@ -29,6 +31,8 @@ class Ring(SubMaster):
     def address(self):
         return self.config.get("at", "here:1")
     def begin(self, generation, world_size):
+        if world_size > self.config.get("most", 9):
+            raise ConnectionError("a peer is silent")
         self.begun.append((generation, world_size))
 
 NoClass = 3
@@ -79,27 +83,45 @@ def test_an_extension_in_the_folder_of_the_code_is_found_and_one_that_is_nowhere
 
 
 def test_a_sub_master_is_told_of_each_generation_once_before_its_ranks_start(package):
-    made = host(package)
-    assert made.address() == "here:1"
+    sub_master_host = host(package)
+    assert sub_master_host.address() == "here:1"
     for generation, size in ((1, 3), (1, 3), (2, 2)):
-        made.start_ranks(order(generation, size))
-    assert made._own.begun == [(1, 3), (2, 2)]
-    assert made._own.role == "ring"
+        sub_master_host.start_ranks(order(generation, size))
+    assert sub_master_host._sub_master.begun == [(1, 3), (2, 2)]
+    assert sub_master_host._sub_master.role == "ring"
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "error", "words"),
+    ("config", "error", "words", "frame"),
     [
-        ("ring", {"broken": True}, OSError, "no room for a ring"),
-        ("ring", {"at": "nowhere"}, UsageError, r"Ring.address\(\) returned 'nowhere'"),
-        ("odd", {}, UsageError, "the SubMaster 'odd' is 3"),
-        ("lost", {}, AttributeError, "Gone"),
-        ("none", {}, UsageError, "'none' is not installed"),
+        ({"broken": True}, "OSError", "no room for a ring (in setup)", "ringed.py:8 in setup"),
+        ({"at": "nowhere"}, "UsageError", "Ring.address() returned 'nowhere'", ""),
+        ({"at": None}, "UsageError", "Ring.address() returned 'None'", ""),
+        ({"name": "odd"}, "UsageError", "the SubMaster 'odd' is 3", ""),
+        ({"name": "lost"}, "AttributeError", "no attribute 'Gone'", ""),
+        ({"name": "none"}, "UsageError", "'none' is not installed", ""),
     ],
 )
-def test_a_broken_sub_master_tells_why_in_its_first_answer(package, name, config, error, words):
-    with pytest.raises(error, match=words):
-        host(package, name, **config).address()
+def test_a_broken_sub_master_tells_its_line_in_its_first_answer_and_need_not_be_tried_again(
+    package, config, error, words, frame
+):
+    with pytest.raises(OutcomeError) as caught:
+        host(package, **config).address()
+    outcome = caught.value.outcome
+    assert (outcome.error_type, outcome.frame, outcome.fatal) == (error, frame, True)
+    assert words in outcome.message
+    assert f"{error}: " in outcome.detail
+
+
+def test_a_sub_master_that_a_peer_keeps_waiting_may_be_tried_again(package):
+    sub_master_host = host(package, most=2)
+    with pytest.raises(OutcomeError) as caught:
+        sub_master_host.start_ranks(order(1, 3))
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
+    assert (copy.outcome.error_type, copy.outcome.frame) == ("ConnectionError", "ringed.py:13 in begin")
+    assert (copy.outcome.message, copy.outcome.fatal) == ("a peer is silent (in begin)", False)
+    sub_master_host.start_ranks(order(1, 2))
+    assert sub_master_host._sub_master.begun == [(1, 2)]
 
 
 def test_the_base_class_says_what_a_sub_master_must_have():

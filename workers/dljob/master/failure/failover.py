@@ -52,11 +52,15 @@ def handle_failed_ranks(
     cause = policy.describe_failure(culprit_name, failure.outcome, lost_peer=failure.reports_lost_peer)
     if is_culprit_known and not failed_store:
         deliveries.remember_failure(tx, failure, ranks, cause)
-    belongs_to_counted_failure = _belongs_to_counted_failure(tx, failure)
-    repetition: policy.FailJob | None = None
-    if not failed_store:
+    if failed_store:
+        # Its ranks may be older, and may have no process yet: they do not tell whether this failure is counted.
+        process_ordered_at = tx.base.hosts[HostId(role, STORE_HOST_INDEX)].process_ordered_at
+        repetition = repeats.check_store_repetition(tx, failure)
+    else:
+        process_ordered_at = _process_ordered_at(tx, failure)
         had_process = _live_state_before_event(tx, failure) is not None
         repetition = repeats.check_repetition(tx, failure, had_process=had_process)
+    belongs_to_counted_failure = _belongs_to_counted_failure(tx, failure, process_ordered_at)
     decision: policy.Decision | None = fixed_decision
     if decision is None or repetition is not None:
         decision = policy.decide_about_failure(
@@ -113,7 +117,7 @@ def restart_elsewhere(
     level = policy.own_level_or_process(tx.facts(role))
     level = _needed_level(tx, role, level, host_lost=True, has_started_rank=has_started_rank)
     decision = policy.Restart(level, departure.uses_budget, "its node is left")
-    belongs_to_counted_failure = _belongs_to_counted_failure(tx, failure)
+    belongs_to_counted_failure = _belongs_to_counted_failure(tx, failure, _process_ordered_at(tx, failure))
     order = _order_restart(
         tx,
         failure,
@@ -243,15 +247,20 @@ def _begin_ordered_restart(tx: StateTransaction, order: RestartOrder | None, fai
         memory.restart_ended_ranks(tx, uncovered_ranks, failure.name)
 
 
-def _belongs_to_counted_failure(tx: StateTransaction, failure: Failure) -> bool:
+def _process_ordered_at(tx: StateTransaction, failure: Failure) -> float:
+    """Return when the process of a failed rank was ordered: its own, or its host's where that is younger."""
+    host = tx.facts(failure.role).host_of(failure.rank)
+    return max(tx.ranks[failure.role, failure.rank].process_ordered_at, tx.hosts[host].process_ordered_at)
+
+
+def _belongs_to_counted_failure(tx: StateTransaction, failure: Failure, process_ordered_at: float) -> bool:
     """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
     were reported before it (also those started there since), or peers whose errors only tell of it, or another node
     that was lost at the same time (one rack): before the processes started or the role has come back.
     """
-    role, host = failure.role, tx.facts(failure.role).host_of(failure.rank)
-    process_ordered_at = max(tx.ranks[role, failure.rank].process_ordered_at, tx.hosts[host].process_ordered_at)
+    role = failure.role
     if budget.died_in_counted_failure(tx, role, failure.node, process_ordered_at):
         return True
     reason = failure.outcome.reason

@@ -99,6 +99,28 @@ def check_repetition(
     return None
 
 
+def check_store_repetition(tx: StateTransaction, failure: Failure) -> FailJob | None:
+    """Return the end of the job where the user's code in a SubMaster fails for the second time at the same place.
+
+    The failure is remembered under the role's world. That a rank was ready in between is progress: the group had met.
+    A torch store, which runs no user code, may always restart.
+    """
+    outcome = failure.outcome
+    if outcome.reason not in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
+        return None
+    if outcome.fatal:
+        return FailJob(reasons.USER_ERROR_REPEATS, "it would fail again in the same way")
+    key = (failure.role, WHOLE_WORLD)
+    last_error = tx.last_errors.get(key)
+    new_error = ErrorMemory(outcome.error_type, outcome.frame, outcome.step, outcome.code, tx.now, True)
+    tx.last_errors = tx.last_errors.set(key, new_error)
+    if last_error is None or not _is_same_end(last_error, new_error):
+        return None
+    if any(tx.base.ranks[failure.role, rank].ready_at > last_error.at for rank in tx.facts(failure.role).ranks):
+        return None
+    return FailJob(reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between")
+
+
 def _only_reports_lost_process(outcome: Outcome) -> bool:
     """Whether an exception only says that another process was lost, such as a child."""
     return bool(outcome.error_type) and outcome.reason in (Reason.UNKNOWN, Reason.KILLED)

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
 from dljob.errors import DLJobError, UnreachableError, UsageError
-from dljob.master.state.views import AskedGroup, NodeView
+from dljob.master.state.views import AskedGroup, NodeView, Outcome
 from dljob.plan.model import Resources, Unit
 from dljob.runtime.process.extensions import check_version
 from dljob.spec.capabilities import Capability
@@ -47,12 +47,16 @@ class ActorLostError(DLJobError):
 
 
 class ActorCallError(DLJobError):
-    """A method of an actor raised; `remote_traceback` is its traceback as text."""
+    """A method of an actor raised.
 
-    def __init__(self, message: str, *, error_type: str, remote_traceback: str) -> None:
+    `remote_traceback` is its traceback as text; `outcome` what an OutcomeError says of user code, else None.
+    """
+
+    def __init__(self, message: str, *, error_type: str, remote_traceback: str, outcome: Outcome | None = None) -> None:
         super().__init__(message)
         self.error_type = error_type
         self.remote_traceback = remote_traceback
+        self.outcome = outcome
 
 
 class ReservationRefusedError(DLJobError):

@@ -44,6 +44,7 @@ from dljob.runtime.backend.ray_processes import embedded_folder
 from dljob.runtime.backend.ray_tables import RayTables
 from dljob.runtime.process.daemon_threads import DaemonExecutor
 from dljob.runtime.process.making import Making
+from dljob.runtime.process.messages import OutcomeError
 from dljob.spec.capabilities import ALL
 from dljob.telemetry import memory_kills
 from dljob.telemetry.evidence import UNEXPLAINED_END
@@ -312,6 +313,7 @@ class RayBackend:
                 f"{ref.name}.{method} raised {type(cause).__name__}: {cause}",
                 error_type=type(cause).__name__,
                 remote_traceback=str(error),
+                outcome=cause.outcome if isinstance(cause, OutcomeError) else None,
             ) from None
         except RayActorError as error:
             raise await self._actor_lost_error(ref, error) from None

@@ -377,6 +377,10 @@ class WorkerHosts:
 
 
 def _failed(error: ActorCallError) -> Outcome:
+    if error.outcome is not None:
+        # A SubMaster has no log of its own.
+        log.warning("%s", error.outcome.detail or error.message)
+        return error.outcome
     return Outcome(
         False,
         Reason.UNKNOWN,

@@ -42,6 +42,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
+from dljob.errors import DLJobError
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Sighting
 from dljob.plan.role import RolePlan
@@ -92,6 +93,14 @@ class HostSpec:
     job: JobInfo
     role: RolePlan
     epoch: int
+
+
+class OutcomeError(DLJobError):
+    """User code failed in a process that runs no rank; `outcome` is what PrimeMaster is to know of it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"{outcome.error_type}: {outcome.message}")
+        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)

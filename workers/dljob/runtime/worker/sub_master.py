@@ -25,7 +25,10 @@ class SubMaster:
     """Control of the job, as `current_worker().job`: `status()`, `restart(role=, rank=)`, `stop()`."""
 
     def setup(self) -> None:
-        """Start serving. Called before any rank starts."""
+        """Start serving. Called before any rank starts.
+
+        An exception ends the job, except one of the network or memory, which may not come again.
+        """
 
     def address(self) -> str:
         """Return host:port, which ranks get as MASTER_ADDR and MASTER_PORT; constant for the life of this process."""
@@ -35,5 +38,5 @@ class SubMaster:
         """Prepare for a start or restart of all ranks; no rank starts before this returns.
 
         Called once per generation, with increasing numbers. State that earlier ranks left here is void. An exception
-        ends this process, and the ranks restart with a new SubMaster.
+        ends this process, and the ranks restart with a new SubMaster; the same one twice in a row ends the job.
         """

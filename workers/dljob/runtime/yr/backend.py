@@ -197,6 +197,7 @@ class YrBackend:
                 f"{ref.name}.{method} raised {said.error_type}: {said.message}",
                 error_type=said.error_type,
                 remote_traceback=said.traceback,
+                outcome=said.outcome,
             )
         return said
 

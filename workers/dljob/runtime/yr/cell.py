@@ -16,6 +16,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from dljob.master.state.views import Outcome
+from dljob.runtime.process.messages import OutcomeError
+
 CLOSE_S = 20.0
 """Seconds that the tasks of an object have to end after they were cancelled."""
 OWN_NAME: ContextVar[str] = ContextVar("dljob_own_name", default="")
@@ -29,6 +32,7 @@ class CellFailure:
     error_type: str
     message: str
     traceback: str
+    outcome: Outcome | None = None
 
 
 class Cell:
@@ -53,7 +57,8 @@ class Cell:
             given = getattr(self._own, method)(*args)
             return self._await(given) if inspect.isawaitable(given) else given
         except (Exception, CancelledError) as error:  # noqa: BLE001 - it goes to the caller
-            return CellFailure(type(error).__name__, str(error), traceback.format_exc())
+            outcome = error.outcome if isinstance(error, OutcomeError) else None
+            return CellFailure(type(error).__name__, str(error), traceback.format_exc(), outcome)
 
     def __yr_shutdown__(self, grace_period_second: int = 0) -> None:
         """Close the object and cancel its tasks before the instance ends: in local mode no process ends with it."""
