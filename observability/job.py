@@ -113,7 +113,7 @@ def _failures() -> Row:
     healed = "From detection to all ranks ready again."
     restarts = Query(f"round(sum by (level) (increase(dljob_restarts_total{{{_OF}}}[$__rate_interval])))", "{{level}}")
     recovery = Query(f"max by (level) (dljob_last_recovery_seconds{{{_OF}}})", "{{level}}")
-    lives = Query(f"max(dljob_master_epoch{{{_OF}}})", "lives")
+    master_starts = Query(f"max(dljob_master_epoch{{{_OF}}})", "starts")
     return Row(
         "Failures",
         (
@@ -122,8 +122,8 @@ def _failures() -> Row:
                 "Last recovery, by level", (recovery,), healed, unit="s", width=8, height=10, empty="no recovery yet"
             ),
             lines(
-                "Lives of PrimeMaster",
-                (lives,),
+                "Starts of PrimeMaster",
+                (master_starts,),
                 "It comes back by itself, as one more.",
                 unit="none",
                 width=8,

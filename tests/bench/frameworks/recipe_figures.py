@@ -32,7 +32,7 @@ class Figure:
     def cell(self) -> str:
         """Return what the table says."""
         if self.seconds is None:
-            return f"ends after {self.ended:.1f} s, in life {self.lives}"
+            return f"ends after {self.ended:.1f} s, in incarnation {self.lives}"
         lost = f"{self.seconds:.1f} s, {self.steps} {self.unit}{'' if self.steps == 1 else 's'}"
         return f"{lost}; {self.again}" if self.again else lost
 

@@ -108,7 +108,7 @@ PEERS = {
         Peer(
             "torchrun",
             "torchrun.py",
-            "--standalone, 100 restarts, a store for each life, looks each 0.1 s, SIGKILL after 5 s",
+            "--standalone, 100 restarts, a store for each incarnation, looks each 0.1 s, SIGKILL after 5 s",
             workloads="S",
             why_not="nobody can call the ranks of its script",
             ray=False,

@@ -163,7 +163,7 @@ def _ranks(ranks: Sequence[Json]) -> list[Row]:
         )
         for r in ranks
     ]
-    return [("RANK", "PHASE", "STEP", "PID", "LIFE", "NODE"), *rows]
+    return [("RANK", "PHASE", "STEP", "PID", "INCARNATION", "NODE"), *rows]
 
 
 def rank_phase(rank: Json) -> str:

@@ -225,7 +225,7 @@ GATEWAY = (
         "Stalls that stand now: ranks that wait for one that does not go on, or for each other; 10 at most.",
         _JOB,
     ),
-    Metric("dljob_master_epoch", "gauge", "gateway", "Lives of PrimeMaster, the present one included.", _JOB),
+    Metric("dljob_master_epoch", "gauge", "gateway", "Starts of PrimeMaster, the first one included.", _JOB),
     Metric(
         "dljob_running_seconds", "gauge", "gateway", "Since the start of the attempt, to its end if it ended.", _JOB
     ),

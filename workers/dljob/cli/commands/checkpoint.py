@@ -84,7 +84,7 @@ def _show(where: str, world: str | None, step: int | None, form: output.TableFor
         records = folder.records()
         damaged += [f"{name}: {text}" for text in (*records.damaged, *records.newer)]
     if form == "table":
-        head = ("WORLD", "STEP", "LIFE", "RANKS", "SIZE", "SAVED", "STATE")
+        head = ("WORLD", "STEP", "RUN", "RANKS", "SIZE", "SAVED", "STATE")
         output.table([head, *(_cells(row) for row in shown)])
     else:
         output.structured([_data(row) for row in shown], form)

@@ -201,7 +201,7 @@ _RANKS = (
     _measure("HEARD", "heartbeatAge", 5, lambda value: f"{span(value)} ago"),
     _measure("MEMORY", "memoryMib", 4, _mib),
     _measure("DEVICE", "deviceMib", 3, _mib),
-    _measure("LIFE", "incarnation", 2, lambda value: f"{value:.0f}"),
+    _measure("INCARNATION", "incarnation", 2, lambda value: f"{value:.0f}"),
     TopColumn("NODE", lambda row: TopCell(plain(str(row.get("nodeName") or row.get("node") or "-"), _WIDEST)), 1),
 )
 _ROLES = (
