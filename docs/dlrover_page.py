@@ -63,4 +63,4 @@ def page(table: Callable[[str, Iterable[Iterable[object]]], list[str]]) -> list[
 
 def _row(named: tuple[str, Name]) -> tuple[str, str, str]:
     name, one = named
-    return (f"`{name}`" + (" (main)" if one.since == "main" else ""), WORDS[one.kind], one.told)
+    return (f"`{name}`" + (" (main)" if one.since == "main" else ""), WORDS[one.kind], one.reason)

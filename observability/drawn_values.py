@@ -40,14 +40,19 @@ def _seconds(value: float) -> str:
 
 def _duration(value: float) -> str:
     """The two largest parts."""
-    whole = int(value)
-    parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
-    said = [f"{number}{name}" for number, name in parts if number]
-    return " ".join(said[:2]) or "0s"
+    total_seconds = int(value)
+    parts = (
+        (total_seconds // 86400, "d"),
+        (total_seconds // 3600 % 24, "h"),
+        (total_seconds // 60 % 60, "m"),
+        (total_seconds % 60, "s"),
+    )
+    units_text = [f"{number}{name}" for number, name in parts if number]
+    return " ".join(units_text[:2]) or "0s"
 
 
-def ticks(top: float, unit: str = "", count: int = 4, *, whole: bool = False) -> list[float]:
-    """Round numbers from 0 to at least `top`; of seconds above one, those of a clock; with `whole` no parts of one."""
+def ticks(top: float, unit: str = "", count: int = 4, *, whole_numbers: bool = False) -> list[float]:
+    """Round numbers from 0 to at least `top`; of seconds above one, those of a clock."""
     if top <= 0:
         return [0.0, 1.0]
     raw = top / count
@@ -55,7 +60,7 @@ def ticks(top: float, unit: str = "", count: int = 4, *, whole: bool = False) ->
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
     if unit == "s" and raw > 1:
         step = next((clock for clock in _CLOCK if clock >= raw), step)
-    if whole:
+    if whole_numbers:
         step = math.ceil(step)
     return [n * step for n in range(math.ceil(top / step * 0.999) + 1)]
 
@@ -65,7 +70,7 @@ def legend(form: str, labels: Mapping[str, str]) -> str:
     if form == "__auto":
         inner = ", ".join(f"{key}={value}" for key, value in labels.items() if key != "__name__")
         return inner or labels.get("__name__", "value")
-    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), form)
+    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda match: labels.get(match[1], ""), form)
 
 
 def colour(name: str, place: int, config: Mapping[str, Any]) -> str:
@@ -73,9 +78,9 @@ def colour(name: str, place: int, config: Mapping[str, Any]) -> str:
     for override in config.get("overrides", ()):
         matcher = override["matcher"]
         if matcher["id"] == "byRegexp" and re.search(matcher["options"].strip("/"), name):
-            for one in override["properties"]:
-                if one["id"] == "color":
-                    return one["value"]["fixedColor"]
+            for setting in override["properties"]:
+                if setting["id"] == "color":
+                    return setting["value"]["fixedColor"]
     return PALETTE[place % len(PALETTE)]
 
 
@@ -86,11 +91,11 @@ def threshold(value: float, config: Mapping[str, Any]) -> str:
     return reached[-1]
 
 
-def column(title: str, what: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a unit, or links
+def column(title: str, setting_id: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a unit, or links
     """A table column's setting, such as `unit` or `links`; None: it has none."""
     for override in config.get("overrides", ()):
         if override["matcher"] == {"id": "byName", "options": title}:
-            for one in override["properties"]:
-                if one["id"] == what:
-                    return one["value"]
+            for setting in override["properties"]:
+                if setting["id"] == setting_id:
+                    return setting["value"]
     return None

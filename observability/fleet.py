@@ -50,14 +50,14 @@ def _time() -> Row:
                 "DLJobs by phase",
                 (Query(f"sum by (phase) (dljob_jobs{{{_IN}}})", "{{phase}}"),),
                 "From the statuses of all DLJobs, as the operator knows them.",
-                whole=True,
+                whole_numbers=True,
                 stacked=True,
             ),
             lines(
                 "Restarts within an hour, by level",
                 (Query(f"round(sum by (level) (increase(dljob_restarts_total{{{_IN}}}[1h])))", "{{level}}"),),
                 "How large they were: one process, a group of a role, a role, the whole job, or PrimeMaster.",
-                whole=True,
+                whole_numbers=True,
                 stacked=True,
             ),
         ),
@@ -86,7 +86,7 @@ def _list_row() -> Row:
 def _list() -> table.Panel:
     by = "by (namespace, dljob)"
     ready = f'sum {by} (dljob_workers{{{_IN},state=~"ready|succeeded"}}) / sum {by} (dljob_workers{{{_IN}}})'
-    useful, whole = (f"dljob_role_seconds_total{{{_IN},account{which}}}" for which in ('="productive"', '!="spare"'))
+    useful, all_time = (f"dljob_role_seconds_total{{{_IN},account{which}}}" for which in ('="productive"', '!="spare"'))
     return listing(
         "DLJobs",
         (
@@ -95,7 +95,7 @@ def _list() -> table.Panel:
             Query(f"sum {by} (dljob_restarts_total{{{_IN}}})"),
             Query(ready),
             Query(f"max {by} (dljob_running_seconds{{{_IN}}})"),
-            Query(f"sum {by} (rate({useful}[1h])) / sum {by} (rate({whole}[1h])) >= 0"),
+            Query(f"sum {by} (rate({useful}[1h])) / sum {by} (rate({all_time}[1h])) >= 0"),
         ),
         (
             Column("namespace", "Namespace"),

@@ -49,7 +49,7 @@ def _progress() -> Row:
     return Row(
         "Progress",
         (
-            lines("Step", (step,), "A fall is a return to an earlier step.", unit="none", whole=True),
+            lines("Step", (step,), "A fall is a return to an earlier step.", unit="none", whole_numbers=True),
             lines("Steps per minute", (pace,), "Over the last five minutes.", unit="suffix: /min"),
             phases("Phase", when, "When the job was in which phase."),
             lines("From event to served weight", (lag,), learned, unit="s", width=24, empty=none),
@@ -60,15 +60,17 @@ def _progress() -> Row:
 def _time() -> Row:
     """What the ledger says."""
     spent = f"dljob_role_seconds_total{{{_OF}"
-    useful, whole = f'{spent},account="productive"}}', f'{spent},account!="spare"}}'
-    share = f"sum(rate({useful}[10m])) / sum(rate({whole}[10m])) >= 0"  # no number while nothing is counted
-    roles = f"sum by (role) (rate({useful}[10m])) / sum by (role) (rate({whole}[10m])) >= 0"
+    useful, all_time = f'{spent},account="productive"}}', f'{spent},account!="spare"}}'
+    share = f"sum(rate({useful}[10m])) / sum(rate({all_time}[10m])) >= 0"  # no number while nothing is counted
+    roles = f"sum by (role) (rate({useful}[10m])) / sum by (role) (rate({all_time}[10m])) >= 0"
     accounts = Query(f"sum by (account) (rate({spent}}}[$__rate_interval]))", "{{account}}")
-    said = "Productive time as a share of the time of all ranks, over ten minutes."
+    help_text = "Productive time as a share of the time of all ranks, over ten minutes."
     return Row(
         "Goodput",
         (
-            lines("Goodput", (Query(share, "job"), Query(roles, "{{role}}")), said, unit="percentunit", beside=True),
+            lines(
+                "Goodput", (Query(share, "job"), Query(roles, "{{role}}")), help_text, unit="percentunit", beside=True
+            ),
             lines("Ranks by account", (accounts,), "What they spend their time on.", unit="none", stacked=True),
         ),
     )
@@ -92,15 +94,22 @@ def _ranks() -> Row:
         "Ranks and units",
         (
             lines(
-                "Ranks by state", (states,), "Changing: starting or stopping.", unit="none", whole=True, stacked=True
+                "Ranks by state",
+                (states,),
+                "Changing: starting or stopping.",
+                unit="none",
+                whole_numbers=True,
+                stacked=True,
             ),
-            lines("Ranks ready, by role", (roles,), "Which role is missing.", unit="none", whole=True, beside=True),
+            lines(
+                "Ranks ready, by role", (roles,), "Which role is missing.", unit="none", whole_numbers=True, beside=True
+            ),
             lines(
                 "Units by state",
                 (units,),
                 "Gangs that Ray holds, and the others.",
                 unit="none",
-                whole=True,
+                whole_numbers=True,
                 stacked=True,
             ),
             table,
@@ -117,7 +126,9 @@ def _failures() -> Row:
     return Row(
         "Failures",
         (
-            lines("Restarts by level", (restarts,), levels, unit="none", width=8, height=10, whole=True, bars=True),
+            lines(
+                "Restarts by level", (restarts,), levels, unit="none", width=8, height=10, whole_numbers=True, bars=True
+            ),
             lines(
                 "Last recovery, by level", (recovery,), healed, unit="s", width=8, height=10, empty="no recovery yet"
             ),
@@ -128,7 +139,7 @@ def _failures() -> Row:
                 unit="none",
                 width=8,
                 height=10,
-                whole=True,
+                whole_numbers=True,
             ),
         ),
     )

@@ -35,13 +35,13 @@ def scrape_config(monitor: Object, targets_file: str) -> dict[str, Any]:
     if "sampleLimit" in monitor["spec"]:
         config["sample_limit"] = monitor["spec"]["sampleLimit"]
     if relabelings := endpoint.get("metricRelabelings"):
-        config["metric_relabel_configs"] = [_relabeling(one) for one in relabelings]
+        config["metric_relabel_configs"] = [_relabeling(relabeling) for relabeling in relabelings]
     return config
 
 
-def _relabeling(one: Object) -> dict[str, Any]:
-    _refuse(one, set(_RELABELING), "metricRelabelings")
-    return {_RELABELING[key]: value for key, value in one.items()}
+def _relabeling(relabeling: Object) -> dict[str, Any]:
+    _refuse(relabeling, set(_RELABELING), "metricRelabelings")
+    return {_RELABELING[key]: value for key, value in relabeling.items()}
 
 
 def targets(monitor: Object, objects: Sequence[Object]) -> list[dict[str, Any]]:
@@ -52,11 +52,11 @@ def targets(monitor: Object, objects: Sequence[Object]) -> list[dict[str, Any]]:
     """
     endpoint, namespaces = _endpoint(monitor), _namespaces(monitor)
     chosen = [
-        one
-        for one in objects
-        if one["kind"] == ("Service" if monitor["kind"] == "ServiceMonitor" else "Pod")
-        and (namespaces is None or one["metadata"]["namespace"] in namespaces)
-        and _selects(monitor["spec"]["selector"], one["metadata"].get("labels", {}))
+        candidate
+        for candidate in objects
+        if candidate["kind"] == ("Service" if monitor["kind"] == "ServiceMonitor" else "Pod")
+        and (namespaces is None or candidate["metadata"]["namespace"] in namespaces)
+        and _selects(monitor["spec"]["selector"], candidate["metadata"].get("labels", {}))
     ]
     if monitor["kind"] == "PodMonitor":
         name = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
@@ -69,15 +69,15 @@ def _of_pod(pod: Object, port: str, job: str) -> Iterator[dict[str, Any]]:
     if status["phase"] in ("Succeeded", "Failed") or not status.get("podIP"):
         return
     for container in pod["spec"]["containers"]:
-        for one in container.get("ports", ()):
-            if one.get("name") == port:
+        for container_port in container.get("ports", ()):
+            if container_port.get("name") == port:
                 labels = {
                     "namespace": pod["metadata"]["namespace"],
                     "pod": pod["metadata"]["name"],
                     "container": container["name"],
                     "job": job,
                 }
-                yield {"targets": [f"{status['podIP']}:{one['containerPort']}"], "labels": labels}
+                yield {"targets": [f"{status['podIP']}:{container_port['containerPort']}"], "labels": labels}
 
 
 def _of_service(service: Object, port: str, objects: Iterable[Object]) -> Iterator[dict[str, Any]]:
@@ -89,7 +89,7 @@ def _of_service(service: Object, port: str, objects: Iterable[Object]) -> Iterat
             or piece["metadata"]["labels"].get("kubernetes.io/service-name") != meta["name"]
         ):
             continue
-        numbers = [one["port"] for one in piece.get("ports") or () if one.get("name") == port]
+        numbers = [slice_port["port"] for slice_port in piece.get("ports") or () if slice_port.get("name") == port]
         for endpoint in piece["endpoints"]:
             labels = {"namespace": meta["namespace"], "service": meta["name"], "job": meta["name"]}
             if (target := endpoint.get("targetRef", {})).get("kind") == "Pod":
@@ -119,14 +119,14 @@ def _namespaces(monitor: Object) -> set[str] | None:
 
 def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
     _refuse(selector, {"matchLabels", "matchExpressions"}, "selector")
-    for one in selector.get("matchExpressions", ()):
-        if one["operator"] != "Exists":
-            raise ValueError(f"selector: operator {one['operator']} is not known here, only Exists")
-        if one["key"] not in labels:
+    for expression in selector.get("matchExpressions", ()):
+        if expression["operator"] != "Exists":
+            raise ValueError(f"selector: operator {expression['operator']} is not known here, only Exists")
+        if expression["key"] not in labels:
             return False
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
 
 
-def _refuse(found: Object, known: set[str], where: str) -> None:
-    if unknown := set(found) - known:
-        raise ValueError(f"{where}: {', '.join(sorted(unknown))} is not known here")
+def _refuse(mapping: Object, known: set[str], place: str) -> None:
+    if unknown := set(mapping) - known:
+        raise ValueError(f"{place}: {', '.join(sorted(unknown))} is not known here")

@@ -78,14 +78,21 @@ def _queue() -> Row:
     return Row(
         "Queue",
         (
-            lines("Keys", depth, "Waiting for a pass, and put back after an error.", unit="none", width=8, whole=True),
+            lines(
+                "Keys",
+                depth,
+                "Waiting for a pass, and put back after an error.",
+                unit="none",
+                width=8,
+                whole_numbers=True,
+            ),
             lines("Wait in the queue", waits, "From an event to its pass.", unit="s", width=8),
             lines(
                 "Missed events within an hour",
                 (missed,),
                 "Found by a relist, told by no watch.",
                 width=8,
-                whole=True,
+                whole_numbers=True,
                 empty="nothing was missed",
             ),
         ),
@@ -96,11 +103,11 @@ def _calls() -> Row:
     codes = f"sum by (code) (rate(rest_client_requests_total{{{_US}}}[{_RATE}]))"
     methods = f"sum by (method) (rate(rest_client_requests_total{{{_US}}}[{_RATE}]))"
     ray = f"sum by (code) (rate(dljob_ray_api_requests_total{{{_US}}}[{_RATE}]))"
-    gone = "409: somebody else wrote first; 429: throttled."
+    codes_help = "409: somebody else wrote first; 429: throttled."
     return Row(
         "Calls",
         (
-            lines("Kubernetes API, by status", (Query(codes, "{{code}}"),), gone, unit="reqps", width=8),
+            lines("Kubernetes API, by status", (Query(codes, "{{code}}"),), codes_help, unit="reqps", width=8),
             lines(
                 "Kubernetes API, by method",
                 (Query(methods, "{{method}}"),),

@@ -47,7 +47,7 @@ class Query:
 
 
 def _target(query: Query, ref: int, *, instant: bool, as_table: bool = False) -> prometheus.Dataquery:
-    made = (
+    dataquery = (
         prometheus.Dataquery()
         .expr(query.expr)
         .legend_format(query.legend or "__auto")
@@ -55,7 +55,7 @@ def _target(query: Query, ref: int, *, instant: bool, as_table: bool = False) ->
         .datasource(DATASOURCE)
         .format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
     )
-    return made.instant() if instant else made.range()
+    return dataquery.instant() if instant else dataquery.range()
 
 
 def _thresholds(steps: tuple[tuple[float, str], ...]) -> make.ThresholdsConfig:
@@ -107,7 +107,7 @@ def lines(
     unit: str = "short",
     width: int = 12,
     height: int = 8,
-    whole: bool = False,
+    whole_numbers: bool = False,
     stacked: bool = False,
     bars: bool = False,
     beside: bool = False,
@@ -116,8 +116,8 @@ def lines(
 ) -> timeseries.Panel:
     """Values over time.
 
-    `whole` is for counts: no 1.5 of them on an axis. `limit` draws a dashed red line, `empty` is said where there are
-    no values. A legend of many lines is `beside` them, as it is with those that are stacked.
+    `whole_numbers` is for counts: no 1.5 of them on an axis. `limit` draws a dashed red line, `empty` shows where
+    there are no values. A legend of many lines is `beside` them, as it is with those that are stacked.
     """
     right = (stacked or beside) and not bars
     panel = (
@@ -145,7 +145,7 @@ def lines(
     )
     if unit == "percentunit":
         panel.max(1)
-    if whole:
+    if whole_numbers:
         panel.decimals(0)
     if empty:
         panel.no_value(empty)
@@ -268,7 +268,7 @@ def _colour(panel: stat.Panel | timeseries.Panel | statetimeline.Panel, queries:
 
 def choice(name: str, label: str, query: str, *, many: bool = False) -> make.QueryVariable:
     """A variable filled from Prometheus; with `many` several values or all may be chosen."""
-    made = (
+    variable = (
         make.QueryVariable(name)
         .label(label)
         .query({"query": query, "refId": f"Variable-{name}"})
@@ -278,8 +278,8 @@ def choice(name: str, label: str, query: str, *, many: bool = False) -> make.Que
     )
     if many:
         everything = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
-        made = made.multi(multi=True).include_all(include_all=True).all_value(".*").current(everything)
-    return made
+        variable = variable.multi(multi=True).include_all(include_all=True).all_value(".*").current(everything)
+    return variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def page(
     uid: str, title: str, description: str, variables: tuple[make.QueryVariable, ...], rows: tuple[Row, ...]
 ) -> str:
     """A dashboard as JSON. Panels are numbered in their order; the builder lays them out on the grid of 24 columns."""
-    made = (
+    dashboard_builder = (
         make.Dashboard(title)
         .uid(uid)
         .description(description)
@@ -307,10 +307,10 @@ def page(
         .variables([make.DatasourceVariable("datasource").label("Prometheus").type("prometheus"), *variables])
     )
     for row in rows:
-        made = made.with_row(make.Row(row.title))
+        dashboard_builder = dashboard_builder.with_row(make.Row(row.title))
         for panel in row.panels:
-            made = made.with_panel(panel)
-    built = made.build()
+            dashboard_builder = dashboard_builder.with_panel(panel)
+    built = dashboard_builder.build()
     for number_, panel in enumerate(built.panels or [], start=1):
         panel.id_val = number_
     return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"

@@ -52,10 +52,10 @@ def page(source: str, server: real_prometheus.Server, variables: Mapping[str, st
     bottom = 0
     for panel in board["panels"]:
         at = panel["gridPos"]
-        left, top = at["x"] * COLUMN, at["y"] * LINE
+        left_edge, top = at["x"] * COLUMN, at["y"] * LINE
         width, height = round(at["w"] * COLUMN - GAP), at["h"] * LINE - GAP
         bottom = max(bottom, top + height)
-        place = f"left:{left:.0f}px;top:{top}px;width:{width}px;height:{height}px"
+        place = f"left:{left_edge:.0f}px;top:{top}px;width:{width}px;height:{height}px"
         if panel["type"] == "row":
             parts.append(f'<div class="row" style="{place}">&#8964; {escape(panel["title"])}</div>')
             continue
@@ -77,10 +77,10 @@ def _drawn(
     if panel["type"] == "text":
         return text(panel, variables)
     answers = [
-        server.query(one.expr, span.end)
-        if one.instant
-        else server.query_range(one.expr, span.begin, span.end, span.step)
-        for one in asked(panel, variables)
+        server.query(query.expr, span.end)
+        if query.instant
+        else server.query_range(query.expr, span.begin, span.end, span.step)
+        for query in asked(panel, variables)
     ]
     if panel["type"] == "stat":
         return stat(panel, answers)

@@ -30,7 +30,7 @@ def substituted(text: str, variables: Mapping[str, str]) -> str:
         KeyError: A variable that the dashboard does not have.
     """
     known = {"__rate_interval": RATE_INTERVAL, **variables}
-    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: known[found[1] or found[2]], text)
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda match: known[match[1] or match[2]], text)
 
 
 def panels(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -50,10 +50,10 @@ def variable_queries(page: Mapping[str, Any], variables: Mapping[str, str]) -> I
     for variable in page["templating"]["list"]:
         if variable["type"] == "query":
             query = substituted(variable["query"]["query"], variables)
-            found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
-            if found is None:
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
+            if match is None:
                 raise ValueError(f"variable {variable['name']}: {query} is no label_values(series, label)")
-            yield variable["name"], found[1], found[2]
+            yield variable["name"], match[1], match[2]
 
 
 _WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")

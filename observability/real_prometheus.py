@@ -44,13 +44,13 @@ def programs() -> Programs:
     if (server := shutil.which("prometheus")) and (tool := shutil.which("promtool")):
         return Programs(Path(server), Path(tool))
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dljob" / "prometheus"
-    found = Programs(cache / "usr/bin/prometheus", cache / "usr/bin/promtool")
+    cached = Programs(cache / "usr/bin/prometheus", cache / "usr/bin/promtool")
     cache.parent.mkdir(parents=True, exist_ok=True)
     with cache.with_suffix(".lock").open("w") as lock:  # tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.promtool.exists():
+        if not cached.promtool.exists():
             _unpack(cache)
-    return found
+    return cached
 
 
 def _unpack(into: Path) -> None:
@@ -63,10 +63,10 @@ def _unpack(into: Path) -> None:
         packages = list(Path(folder).glob("prometheus_*.deb"))
         if not packages:
             raise UnavailableError(f"apt-get download prometheus: {got.stderr.strip() or got.stdout.strip()}")
-        whole = Path(folder) / "unpacked"
-        subprocess.run(["dpkg", "-x", packages[0], whole], check=True, timeout=120)
+        unpacked = Path(folder) / "unpacked"
+        subprocess.run(["dpkg", "-x", packages[0], unpacked], check=True, timeout=120)
         shutil.rmtree(into, ignore_errors=True)
-        whole.rename(into)
+        unpacked.rename(into)
 
 
 def promtool(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -48,7 +48,7 @@ class Story:
 
     namespace: str
     name: str
-    made: float
+    made_at: float
     roles: dict[str, int]
     pace: float
     """Steps a second."""
@@ -67,7 +67,7 @@ class Story:
 
     def phase(self, t: float) -> str:
         """The phase in its status; empty before it is made."""
-        age = t - self.made
+        age = t - self.made_at
         if age < 0:
             return ""
         if self.stuck:
@@ -100,28 +100,28 @@ class Story:
             "recentFaults": [
                 {"level": f.level, "seconds": f.seconds if t >= f.at + f.seconds else None} for f in past[-10:]
             ],
-            "progress": {"step": self._step(t) if t > self.made + self.starts_in + 20 else None},
+            "progress": {"step": self._step(t) if t > self.made_at + self.starts_in + 20 else None},
             "placement": {"ready": units - pending, "pending": pending},
             "epoch": 1 + sum(at <= t for at in self.lives),
-            "seconds": min(t, self.ends) - self.made - 0.7 * self.starts_in,
+            "seconds": min(t, self.ends) - self.made_at - 0.7 * self.starts_in,
         }
 
     def _step(self, t: float) -> int:
         lost = sum(f.back * (t >= f.at + f.seconds) + min(max(t - f.at, 0), f.seconds) for f in self.faults)
-        return int(max(min(t, self.ends) - self.made - self.starts_in - lost, 0) * self.pace)
+        return int(max(min(t, self.ends) - self.made_at - self.starts_in - lost, 0) * self.pace)
 
     def _spent(self, name: str, count: int, t: float) -> dict[str, Any]:
         """Where the time of a role's ranks went: a fault takes that of the ranks that it touches, stage by stage."""
-        whole = (min(t, self.ends) - self.made - 0.7 * self.starts_in) * count
-        spent = {"schedule": min(whole, 0.1 * self.starts_in * count), "init": 0.2 * self.starts_in * count}
-        spent["init"] = min(whole - spent["schedule"], spent["init"])
+        total = (min(t, self.ends) - self.made_at - 0.7 * self.starts_in) * count
+        spent = {"schedule": min(total, 0.1 * self.starts_in * count), "init": 0.2 * self.starts_in * count}
+        spent["init"] = min(total - spent["schedule"], spent["init"])
         for fault in self.faults:
-            touched, left = self._touched(fault, name, count), max(t - fault.at, 0.0)
+            touched, seconds_left = self._touched(fault, name, count), max(t - fault.at, 0.0)
             stages = [(account, part * fault.seconds) for account, part in STAGES]
             for account, seconds in (*stages, ("recompute", fault.back)):
-                spent[account] = spent.get(account, 0.0) + min(left, seconds) * touched
-                left = max(left - seconds, 0.0)
-        return {"name": name, "accounts": {**spent, "productive": whole - sum(spent.values())}}
+                spent[account] = spent.get(account, 0.0) + min(seconds_left, seconds) * touched
+                seconds_left = max(seconds_left - seconds, 0.0)
+        return {"name": name, "accounts": {**spent, "productive": total - sum(spent.values())}}
 
     def _touched(self, fault: Fault, name: str, count: int) -> int:
         """How many ranks of a role a fault restarts."""
@@ -194,15 +194,19 @@ class Histogram:
 
     name: str
     labels: dict[str, str]
-    seen: list[float] = field(default_factory=list[float])
+    observed_values: list[float] = field(default_factory=list[float])
 
     def lines(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Its series."""
         for bound in CATALOG[self.name].buckets:
-            yield f"{self.name}_bucket", {**self.labels, "le": f"{bound:g}"}, sum(s <= bound for s in self.seen)
-        yield f"{self.name}_bucket", {**self.labels, "le": "+Inf"}, len(self.seen)
-        yield f"{self.name}_sum", self.labels, sum(self.seen)
-        yield f"{self.name}_count", self.labels, len(self.seen)
+            yield (
+                f"{self.name}_bucket",
+                {**self.labels, "le": f"{bound:g}"},
+                sum(s <= bound for s in self.observed_values),
+            )
+        yield f"{self.name}_bucket", {**self.labels, "le": "+Inf"}, len(self.observed_values)
+        yield f"{self.name}_sum", self.labels, sum(self.observed_values)
+        yield f"{self.name}_count", self.labels, len(self.observed_values)
 
 
 class Operator:
@@ -211,8 +215,8 @@ class Operator:
     def __init__(self) -> None:
         self.chance = random.Random(4)  # noqa: S311 - the same story each time
         self.counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        one = {"controller": CONTROLLER}
-        self.passes = Histogram("controller_runtime_reconcile_time_seconds", one)
+        controller_label = {"controller": CONTROLLER}
+        self.passes = Histogram("controller_runtime_reconcile_time_seconds", controller_label)
         self.waits = Histogram("workqueue_queue_duration_seconds", {"name": CONTROLLER})
         self.stages = {stage: Histogram("dljob_startup_seconds", {"stage": stage}) for stage in STARTUP_STAGES}
         self.depth = 0
@@ -225,8 +229,8 @@ class Operator:
         errors = self.chance.randint(1, 4) if trouble else int(self.chance.random() < 0.02)
         self.depth = self.chance.randint(3, 25) if trouble else self.chance.randint(0, 2)
         for _ in range(passes):
-            self.passes.seen.append(self.chance.lognormvariate(-4.2 + (2.5 if trouble else 0), 0.7))
-            self.waits.seen.append(self.chance.lognormvariate(-6.0 + (3.5 if trouble else 0), 0.8))
+            self.passes.observed_values.append(self.chance.lognormvariate(-4.2 + (2.5 if trouble else 0), 0.7))
+            self.waits.observed_values.append(self.chance.lognormvariate(-6.0 + (3.5 if trouble else 0), 0.8))
         again = self.chance.randint(1, 4)
         self._count("controller_runtime_reconcile_total", passes, CONTROLLER, "success")
         self._count("controller_runtime_reconcile_total", again, CONTROLLER, "requeue_after")
@@ -244,10 +248,10 @@ class Operator:
         self._count("dljob_missed_events_total", int(self.chance.random() < 0.03), "DLJob")
         self._count("dljob_missed_events_total", int(self.chance.random() < 0.05), "Pod")
         for story in STORIES:
-            if not story.stuck and 0 <= t - story.made - story.starts_in < STEP_S:
+            if not story.stuck and 0 <= t - story.made_at - story.starts_in < STEP_S:
                 parts = (0.09, 0.6 * story.starts_in, 0.18, 0.3 * story.starts_in)
                 for stage, seconds in zip(STARTUP_STAGES, parts, strict=True):
-                    self.stages[stage].seen.append(seconds * self.chance.uniform(0.8, 1.3))
+                    self.stages[stage].observed_values.append(seconds * self.chance.uniform(0.8, 1.3))
 
     def _count(self, name: str, by: int, *labels: str) -> None:
         self.counts[name, labels] += by
@@ -256,27 +260,31 @@ class Operator:
         """Its series now."""
         jobs = [(s.namespace, s.name, s.phase(t)) for s in STORIES if s.phase(t)]
         counts = Counter((namespace, phase) for namespace, _, phase in jobs)
-        told = [sample(name, labels, value) for (name, labels), value in self.counts.items()]
-        told += [
+        operator_samples = [sample(name, labels, value) for (name, labels), value in self.counts.items()]
+        operator_samples += [
             sample("workqueue_depth", (CONTROLLER,), self.depth),
             sample("dljob_operator_build_info", (version("dljob"),), 1),
             sample("dljob_operator_leader", (), 1),
         ]
-        told += [sample("dljob_jobs", labels, count) for labels, count in counts.items()]
-        told += [sample("dljob_status_phase", labels, 1) for labels in jobs]
-        told += [sample("dljob_status_attempt", labels[:2], 1) for labels in jobs]
-        told += [
+        operator_samples += [sample("dljob_jobs", labels, count) for labels, count in counts.items()]
+        operator_samples += [sample("dljob_status_phase", labels, 1) for labels in jobs]
+        operator_samples += [sample("dljob_status_attempt", labels[:2], 1) for labels in jobs]
+        operator_samples += [
             sample("dljob_status_master", (*labels[:2], "Own"), 1)
             for labels in jobs
             if labels[2] in ("Running", "Recovering")
         ]
-        yield from map(_line, told)
+        yield from map(_line, operator_samples)
         for histogram in (self.passes, self.waits, *self.stages.values()):
             yield from histogram.lines()
 
 
-def _line(one: Sample) -> tuple[str, dict[str, str], float]:
-    return one.metric.name, dict(zip(one.metric.labels, one.labels, strict=True)), one.value
+def _line(metric_sample: Sample) -> tuple[str, dict[str, str], float]:
+    return (
+        metric_sample.metric.name,
+        dict(zip(metric_sample.metric.labels, metric_sample.labels, strict=True)),
+        metric_sample.value,
+    )
 
 
 def _alerts(t: float) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -308,8 +316,10 @@ def recording() -> str:
         series = [(name, {**labels, **TARGET}, value) for name, labels, value in operator.lines(t)]
         for story in STORIES:
             if (snapshot := story.snapshot(t)) is not None:
-                told = samples(snapshot, story.namespace, "2.60.0")
-                series += [(name, {**labels, "job": "dljob-jobs"}, value) for name, labels, value in map(_line, told)]
+                job_samples = samples(snapshot, story.namespace, "2.60.0")
+                series += [
+                    (name, {**labels, "job": "dljob-jobs"}, value) for name, labels, value in map(_line, job_samples)
+                ]
         series += _alerts(t)
         for name, labels, value in series:
             inner = ",".join(f'{key}="{text}"' for key, text in labels.items())

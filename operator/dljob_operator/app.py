@@ -196,9 +196,9 @@ class App:
         # `_ended` has reported their errors; here each task only has to be over.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def rerun(self, why: str) -> None:
+    def rerun(self, reason: str) -> None:
         """Restart the process for a watch that kopf can only begin at its start."""
-        log.info("%s: restarting the process to watch them", why)
+        log.info("%s: restarting the process to watch them", reason)
         self.restarts = True
         self._stop.set()
 
@@ -207,16 +207,16 @@ class App:
         errors, began = ErrorLog("the look at how DLJobs are served", log), time.monotonic()
         while True:
             try:
-                found = await lacking(kube)
+                lacking_fields = await lacking(kube)
             except Exception as error:  # noqa: BLE001 - an unreadable answer must not end the operator
                 errors.failed(error)
             else:
                 errors.worked()
                 # Once for each set of fields: the look repeats every few seconds.
-                if found and found != self.lacks:
-                    log.error("the served CRD lacks %s: values written there are lost; %s", found, CRD_FIX)
-                self.lacks = found
-                if not found:
+                if lacking_fields and lacking_fields != self.lacks:
+                    log.error("the served CRD lacks %s: values written there are lost; %s", lacking_fields, CRD_FIX)
+                self.lacks = lacking_fields
+                if not lacking_fields:
                     return
             await asyncio.sleep(self.look_again_after(time.monotonic() - began))
 

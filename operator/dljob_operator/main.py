@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     log_as(arguments.log_format)
     sys.setrecursionlimit(NESTING)
-    given = sys.argv[1:] if argv is None else argv
+    given_words = sys.argv[1:] if argv is None else argv
     try:
-        asyncio.run(_run(arguments, given))
+        asyncio.run(_run(arguments, given_words))
     except DLJobError as error:
         log.critical("%s", error)
         sys.exit(int(error.exit_code))
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
+async def _run(arguments: argparse.Namespace, given_words: Sequence[str]) -> None:
     """Run the app; restart or leave from here, where tasks may be left that would never end."""
     app = App(options(arguments))
     await run(app)
@@ -56,7 +56,7 @@ async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
     if app.restarts or app.hangs:
         logging.shutdown()
     if app.restarts:
-        os.execv(sys.executable, [sys.executable, "-m", "dljob_operator", *given])  # noqa: S606 - ourselves, anew
+        os.execv(sys.executable, [sys.executable, "-m", "dljob_operator", *given_words])  # noqa: S606 - ourselves, anew
     if app.hangs:
         os._exit(0)  # a plain return would wait in asyncio.run for the task that hangs
 
@@ -101,20 +101,22 @@ def parser() -> argparse.ArgumentParser:
 def _pod_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags about the pods of jobs: their limits, and how their images are pulled."""
     add, usual = parser.add_argument, PodPolicy()
-    what = "level of the Pod Security Standards for the pods of jobs (%(default)s)"
-    add("--pod-security", choices=LEVELS, default=usual.level, help=what)
-    what = f"capability that containers of jobs may add beyond that level (repeatable; {', '.join(usual.capabilities)})"
-    add("--pod-capability", action="append", metavar="NAME", help=f"{what}; empty: none")
-    what = "namespace whose jobs are exempt from level and capabilities (repeatable)"
-    add("--pod-security-exempt", action="append", default=[], metavar="NAMESPACE", help=what)
-    what = "Secret in each job's namespace to pull its images with, beside the job's own (repeatable)"
-    add("--image-pull-secret", action="append", default=[], metavar="NAME", help=what)
+    help_text = "level of the Pod Security Standards for the pods of jobs (%(default)s)"
+    add("--pod-security", choices=LEVELS, default=usual.level, help=help_text)
+    help_text = (
+        f"capability that containers of jobs may add beyond that level (repeatable; {', '.join(usual.capabilities)})"
+    )
+    add("--pod-capability", action="append", metavar="NAME", help=f"{help_text}; empty: none")
+    help_text = "namespace whose jobs are exempt from level and capabilities (repeatable)"
+    add("--pod-security-exempt", action="append", default=[], metavar="NAMESPACE", help=help_text)
+    help_text = "Secret in each job's namespace to pull its images with, beside the job's own (repeatable)"
+    add("--image-pull-secret", action="append", default=[], metavar="NAME", help=help_text)
     words = "seconds after which a job without a deadline fails whose pods cannot start, 0 for never (%(default)s)"
     add("--pre-running-deadline", type=int, default=3600, metavar="SECONDS", help=words)
     words = "seconds that pods of jobs stay on a Kubernetes node whose kubelet is silent (%(default)s)"
     add("--unreachable-toleration", type=_count, default=TOLERATION_SECONDS, metavar="SECONDS", help=words)
-    what = "service account that pods of jobs may use (repeatable; default: any but the operator's own)"
-    add("--pod-service-account", action="append", default=[], metavar="NAME", help=what)
+    help_text = "service account that pods of jobs may use (repeatable; default: any but the operator's own)"
+    add("--pod-service-account", action="append", default=[], metavar="NAME", help=help_text)
 
 
 def _pods(arguments: argparse.Namespace) -> PodPolicy:
@@ -132,15 +134,15 @@ def _pods(arguments: argparse.Namespace) -> PodPolicy:
 def _election_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of leader election, named as in Kubernetes' own controllers."""
     add, name = parser.add_argument, "--leader-elect"
-    what = "act only while holding a Lease, for several replicas (default: act as the only one)"
-    add(name, nargs="?", type=_truth, const=True, default=False, metavar="true|false", help=what)
-    what = "time without renewal after which another replica takes the Lease (8s)"
-    add(f"{name}-lease-duration", type=_whole_seconds, default=DURATION, metavar="SECONDS", help=what)
-    what = "interval of renewals, at most a third of that (2.6s)"
-    add(f"{name}-retry-period", type=_seconds, default=RETRY, metavar="SECONDS", help=what)
+    help_text = "act only while holding a Lease, for several replicas (default: act as the only one)"
+    add(name, nargs="?", type=_truth, const=True, default=False, metavar="true|false", help=help_text)
+    help_text = "time without renewal after which another replica takes the Lease (8s)"
+    add(f"{name}-lease-duration", type=_whole_seconds, default=DURATION, metavar="SECONDS", help=help_text)
+    help_text = "interval of renewals, at most a third of that (2.6s)"
+    add(f"{name}-retry-period", type=_seconds, default=RETRY, metavar="SECONDS", help=help_text)
     add(f"{name}-resource-name", default=lease.NAME, metavar="NAME", help="name of the Lease (%(default)s)")
-    what = "namespace of the Lease (default: the operator's own)"
-    add(f"{name}-resource-namespace", default="", metavar="NAMESPACE", help=what)
+    help_text = "namespace of the Lease (default: the operator's own)"
+    add(f"{name}-resource-namespace", default="", metavar="NAMESPACE", help=help_text)
 
 
 def _elect(arguments: argparse.Namespace) -> Elect | None:
@@ -153,8 +155,8 @@ def _elect(arguments: argparse.Namespace) -> Elect | None:
             f"--leader-elect-retry-period of {retry:g} s does not fit --leader-elect-lease-duration of {duration} s",
             hint="a Lease is to be renewed three times while it lasts: take 1 s or more, and at most a third of it",
         )
-    where = arguments.leader_elect_resource_namespace
-    return Elect(LeaseTiming(duration, retry), arguments.leader_elect_resource_name, where)
+    lease_namespace = arguments.leader_elect_resource_namespace
+    return Elect(LeaseTiming(duration, retry), arguments.leader_elect_resource_name, lease_namespace)
 
 
 def options(arguments: argparse.Namespace) -> Options:

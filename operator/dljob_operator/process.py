@@ -47,8 +47,8 @@ async def run(app: App) -> None:
     try:
         way, manager = await app.connection(), names.MANAGER
         # Two clients: the second one is for the Lease, so that a flood of calls cannot delay a renewal.
-        async with Kube(way, manager=manager) as kube, Kube(await app.connection(), manager=manager) as own:
-            await process.run(kube, own)
+        async with Kube(way, manager=manager) as kube, Kube(await app.connection(), manager=manager) as lease_kube:
+            await process.run(kube, lease_kube)
     finally:
         await process.close()
     # kopf ends in order after `App` has stopped it, so the task's error ends the process only here.
@@ -104,25 +104,25 @@ class OperatorProcess:
             self._server.shutdown()
             self._server.server_close()
 
-    async def run(self, kube: Kube, own: Kube) -> None:
+    async def run(self, kube: Kube, lease_kube: Kube) -> None:
         """Run from the first API call to the last.
 
         Args:
             kube: the client of all work, fenced by the Lease.
-            own: a client for the Lease alone, so that a renewal never waits behind other calls.
+            lease_kube: a client for the Lease alone, so that a renewal never waits behind other calls.
         """
         app, elect = self._app, self._app.options.elect
         kube.transport.on_call = app.metrics.called
         if elect:
-            where = elect.namespace or kube.namespace
+            lease_namespace = elect.namespace or kube.namespace
             version, serves, key = app.options.settings.version, app.options.namespaces, app.options.key.id
-            release = Installation(where, elect.name, version=version, serves=serves, key=key)
-            self._others = Releases(own, release, elect.pace, app.metrics.other_release, clock=lease.clock)
-            owner = own_account_reference(where)
+            release = Installation(lease_namespace, elect.name, version=version, serves=serves, key=key)
+            self._others = Releases(lease_kube, release, elect.pace, app.metrics.other_release, clock=lease.clock)
+            owner = own_account_reference(lease_namespace)
             candidate = Candidate(
-                lease.own_identity(), elect.name, where, elect.pace, notes=release.notes(), owner=owner
+                lease.own_identity(), elect.name, lease_namespace, elect.pace, notes=release.notes(), owner=owner
             )
-            self._election = Election(own, candidate, others=self._others)
+            self._election = Election(lease_kube, candidate, others=self._others)
             # The fence is in the transports, so that no caller can forget it.
             kube.transport.fence = self._heads.fence = self._election.fence
         # Before the watches: kopf can only register kinds at its start, and RayClusters may not be served yet.
@@ -299,5 +299,5 @@ class OperatorProcess:
     def _other_release(self) -> dict[str, object]:
         """Describe the other release that this one stands by for, or that acts beside it."""
         others = self._others
-        told = {"standsBy": others.stands_by, "actsToo": others.acts_too} if others else {}
-        return {key: words for key, words in told.items() if words}
+        release_texts = {"standsBy": others.stands_by, "actsToo": others.acts_too} if others else {}
+        return {key: words for key, words in release_texts.items() if words}

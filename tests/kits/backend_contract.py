@@ -106,7 +106,7 @@ class BackendContract:
         assert [n.id for n in nodes] == sorted(n.id for n in nodes)
         assert all(dict(n.free).keys() <= dict(n.total).keys() for n in nodes)
         assert sum(n.head for n in nodes) <= 1
-        assert backend.here() in {"", *(n.id for n in nodes)}, "where this process is"
+        assert backend.own_node() in {"", *(n.id for n in nodes)}, "where this process is"
 
     async def test_a_reservation_is_taken_off_its_node_at_once_and_given_back(self, backend, prefix) -> None:
         node = await self.idle(backend)  # Resources of an earlier test may be returned late.

@@ -93,9 +93,11 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        where = f"{place}: " if place else ""
+        place_prefix = f"{place}: " if place else ""
         tail = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.path}: {self.message}{tail}" if self.path else f"{where}{self.message}{tail}"
+        return (
+            f"{place_prefix}{self.path}: {self.message}{tail}" if self.path else f"{place_prefix}{self.message}{tail}"
+        )
 
 
 class SpecError(DLJobError):
@@ -284,8 +286,10 @@ def not_installed(error: ModuleNotFoundError, extra: str = "") -> UsageError | N
 
     `extra` is the extra that the program needs; it takes the place of the package's own.
     """
-    found = _EXTRAS.get((error.name or "").partition(".")[0])
-    if found is None:
+    extra_of_package = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra_of_package is None:
         return None
-    what, own = found
-    return UsageError(f"{what} is not installed here, and this needs it", hint=f"pip install 'dljob[{extra or own}]'")
+    package_text, own_extra = extra_of_package
+    return UsageError(
+        f"{package_text} is not installed here, and this needs it", hint=f"pip install 'dljob[{extra or own_extra}]'"
+    )

@@ -87,11 +87,11 @@ def would_come(refs: Sequence[Any], within_s: float) -> bool:
     from ray.experimental import get_object_locations
 
     try:
-        found = get_object_locations(list(refs), timeout_ms=round(within_s * 1000))
+        locations = get_object_locations(list(refs), timeout_ms=round(within_s * 1000))
     except GetTimeoutError:
         return True
-    here = ray.get_runtime_context().get_node_id()
-    return any(here not in place["node_ids"] for place in found.values())
+    own_node = ray.get_runtime_context().get_node_id()
+    return any(own_node not in place["node_ids"] for place in locations.values())
 
 
 # -- the GCS's tables: the public `ray.util.state` asks the API server, which an embedded Ray does not start
@@ -126,9 +126,9 @@ def actor_rows(actor_state: str | None = None) -> list[Any]:
     from ray._private import state
     from ray.core.generated import gcs_pb2
 
-    made: Any = gcs_pb2  # made by protoc, without stubs
+    protobuf: Any = gcs_pb2  # made by protoc, without stubs
     rows = state.state._connect_and_get_accessor().get_actor_table(None, actor_state)
-    return [made.ActorTableData.FromString(row) for row in rows]
+    return [protobuf.ActorTableData.FromString(row) for row in rows]
 
 
 def job_rows() -> list[Any]:
@@ -136,10 +136,10 @@ def job_rows() -> list[Any]:
     from ray._private import state
     from ray.core.generated import gcs_pb2
 
-    made: Any = gcs_pb2
+    protobuf: Any = gcs_pb2
     accessor: Any = state.state._connect_and_get_accessor()
     rows = accessor.get_job_table(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
-    return [made.JobTableData.FromString(row) for row in rows]
+    return [protobuf.JobTableData.FromString(row) for row in rows]
 
 
 def free_by_node() -> Mapping[str, Mapping[str, float]]:
@@ -161,10 +161,10 @@ def pending_demands() -> list[tuple[Mapping[str, float], int]]:
     from ray._private.worker import global_worker
     from ray.core.generated import autoscaler_pb2
 
-    made: Any = autoscaler_pb2
+    protobuf: Any = autoscaler_pb2
     packed = cast("Any", global_worker).gcs_client.get_cluster_resource_state()
-    state = made.GetClusterResourceStateReply.FromString(packed).cluster_resource_state
-    return [(one.request.resources_bundle, one.count) for one in state.pending_resource_requests]
+    state = protobuf.GetClusterResourceStateReply.FromString(packed).cluster_resource_state
+    return [(demand.request.resources_bundle, demand.count) for demand in state.pending_resource_requests]
 
 
 def node_infos(within_s: float) -> Mapping[str, Any]:
@@ -332,21 +332,21 @@ def nodes_started_by(start: Callable[..., Any], head_info: Callable[..., Any]) -
         (services, "ConsolePopen", partial(services.ConsolePopen, start_new_session=True)),
         (utils, "get_dashboard_dependency_error", lambda: None),
     ]
-    own = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in changes]
     for module, name, value in changes:
         setattr(module, name, value)
     try:
         yield
     finally:
-        for module, name, value in own:
+        for module, name, value in originals:
             setattr(module, name, value)
 
 
-def node_params(**wanted: Any) -> Any:
+def node_params(**params: Any) -> Any:
     """Return the parameters of a node to start."""
     from ray._private.parameter import RayParams
 
-    return RayParams(**wanted)
+    return RayParams(**params)
 
 
 def start_head(params: Any, serves: Callable[[Any], None]) -> Any:
@@ -390,10 +390,10 @@ def when_registered(then: Callable[[], None]) -> None:
     """Call a function once this worker has registered with its raylet. No public name."""
     from ray._private import worker
 
-    own = worker.connect
+    rays_connect = worker.connect
 
     def connect(*args: Any, **more: Any) -> None:
-        own(*args, **more)
+        rays_connect(*args, **more)
         then()
 
     worker.connect = connect

@@ -102,18 +102,18 @@ class ErrorLog:
     would add nothing to their message.
     """
 
-    def __init__(self, what: str, log: logging.Logger) -> None:
-        self._what = what
+    def __init__(self, subject: str, log: logging.Logger) -> None:
+        self._what = subject
         self._log = log
         self._last = ""
 
     def failed(self, error: Exception) -> None:
         """Log an error of the work, unless it repeats the last one."""
-        said = f"{type(error).__name__}: {error}"
-        if said != self._last:
+        message = f"{type(error).__name__}: {error}"
+        if message != self._last:
             trace = None if isinstance(error, DLJobError) else error
-            self._log.warning("%s failed and is tried again: %s", self._what, said, exc_info=trace)
-        self._last = said
+            self._log.warning("%s failed and is tried again: %s", self._what, message, exc_info=trace)
+        self._last = message
 
     def worked(self) -> None:
         """Record a success, so that the next error is logged even if it repeats the last one."""

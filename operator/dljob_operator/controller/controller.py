@@ -86,8 +86,8 @@ class Controller:
                     queue.done(key)
                     raise
                 # A task per pass, not a fixed set of workers: a pass that waits for a head lends its turn (ADR 65).
-                made = passes.create_task(self._pass(key), name=f"pass {key}")
-                made.add_done_callback(partial(self._release_turn, key, turns))
+                pass_task = passes.create_task(self._pass(key), name=f"pass {key}")
+                pass_task.add_done_callback(partial(self._release_turn, key, turns))
 
     def _release_turn(self, key: Key, turns: Turns, _task: asyncio.Task[None]) -> None:
         """Return the turn and the key, also of a pass that was cancelled before it began."""
@@ -142,20 +142,22 @@ class Controller:
             # Deleted: nothing of it may reach a later job of this name.
             self._forget(key)
             return "success"
-        seen, memory = observed
-        if refused and seen.master:
-            why = f"the API server refuses a status with what it reports: {bounded(refused)}"
-            seen = replace(seen, master=replace(seen.master, snapshot={}, misbehaves=True, error=why))
+        observed_job, memory = observed
+        if refused and observed_job.master:
+            error_text = f"the API server refuses a status with what it reports: {bounded(refused)}"
+            observed_job = replace(
+                observed_job, master=replace(observed_job.master, snapshot={}, misbehaves=True, error=error_text)
+            )
         # 2. decide
-        outcome = self._decide(seen, self._settings, self._clock.wall())
+        outcome = self._decide(observed_job, self._settings, self._clock.wall())
         self._log(key, outcome)
         # 3. Events before actions: after a crash in between they are repeated, not lost.
         for event in outcome.events:
-            await parts.recorder.tell(key, seen.job, event)
-        written: Object | None = seen.job
+            await parts.recorder.tell(key, observed_job.job, event)
+        written: Object | None = observed_job.job
         # 4. the status first when it names objects to create, so that a later operator finds the same names
         if outcome.written_first:
-            written = await self._write(key, seen, outcome.status)
+            written = await self._write(key, observed_job, outcome.status)
             if written is None:
                 # The DLJob has changed since the decision: decide again, and act on nothing of it.
                 return self._requeue(key, memory, outcome, failed=False, news=True)
@@ -165,19 +167,19 @@ class Controller:
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
         if not outcome.written_first:
-            written = await self._write(key, seen, outcome.status)
+            written = await self._write(key, observed_job, outcome.status)
         if not failed:
             # Stages count once their actions have taken effect.
-            parts.startup.passed(key, seen.cluster, outcome)
+            parts.startup.passed(key, observed_job.cluster, outcome)
         # No news when the API server drops fields that its CRD lacks: it answers with the old status, and a pass at
         # once would repeat for ever.
-        news = written is None or written.get("status") != seen.job.get("status")
+        news = written is None or written.get("status") != observed_job.job.get("status")
         return self._requeue(key, memory, outcome, failed=failed, news=news or bool(outcome.actions))
 
     async def _act(self, key: Key, memory: OperatorMemory, outcome: ReconcileResult) -> bool:
         """Perform the actions in order until one fails; return whether one did."""
         for action in outcome.actions:
-            what = label(action)
+            action_label = label(action)
             try:
                 await self._parts.executor.perform(key, memory, action)
             except StaleError as error:
@@ -186,22 +188,24 @@ class Controller:
                 return True
             except (ApiError, HeadError, TakenError) as error:
                 # The time of the first failure stays: policies ask how long an action has been failing.
-                count, since = (b.count, b.since) if (b := memory.troubles.get(what)) else (0, self._clock.wall())
-                trouble = Trouble(what, error.status, error.message, count + 1, since)
-                memory.troubles[what] = trouble
-                log.warning("%s: %s failed (%d in a row): %s", key, what, trouble.count, error.message)
+                count, since = (
+                    (b.count, b.since) if (b := memory.troubles.get(action_label)) else (0, self._clock.wall())
+                )
+                trouble = Trouble(action_label, error.status, error.message, count + 1, since)
+                memory.troubles[action_label] = trouble
+                log.warning("%s: %s failed (%d in a row): %s", key, action_label, trouble.count, error.message)
                 # The later actions were decided for the case that this one succeeds.
                 return True
-            memory.troubles.pop(what, None)
-            log.info("%s: %s is done", key, what, extra={"fields": {"dljob": str(key), "action": what}})
+            memory.troubles.pop(action_label, None)
+            log.info("%s: %s is done", key, action_label, extra={"fields": {"dljob": str(key), "action": action_label}})
         return False
 
-    async def _write(self, key: Key, seen: Observed, status: Object | None) -> Object | None:
+    async def _write(self, key: Key, observed_job: Observed, status: Object | None) -> Object | None:
         """Write the status, if any, and return the DLJob as stored; None: it had changed, and has been read anew."""
         if status is None:
-            return seen.job
+            return observed_job.job
         try:
-            return await self._parts.executor.write_status(key, seen.job, status)
+            return await self._parts.executor.write_status(key, observed_job.job, status)
         except ApiError as error:
             # 404: the DLJob is gone; 409: it has changed since it was observed. Either way this pass's view is old.
             if error.status not in (404, 409):
@@ -213,12 +217,12 @@ class Controller:
         """Queue the key for its next pass, and return the result in the metrics' words."""
         queue = self._parts.queue
         # Progress in a long piece of work, such as the deletion of many pods, is no loop.
-        if not 0 < memory.left > outcome.postponed:
+        if not 0 < memory.cleared_clusters > outcome.postponed:
             memory.unrest += 1
         # A failure has its own backoff, and a pass without news ends the row.
         if failed or not news:
             memory.unrest = 0
-        memory.left = outcome.postponed
+        memory.cleared_clusters = outcome.postponed
         restless = memory.unrest > RESTLESS
         if restless:
             log.error("%s: passes follow each other without end: %s", key, outcome.reason)

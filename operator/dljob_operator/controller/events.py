@@ -49,20 +49,20 @@ class Recorder:
     async def tell(self, key: Key, job: Object, event: Event) -> None:
         """Write an event, or count it when it is a repetition."""
         now = self._now()
-        told = self._series.setdefault(key, {})
+        series_by_event = self._series.setdefault(key, {})
         # With the uid: a namesake of a deleted job begins its own series.
         which = (job["metadata"]["uid"], event)
-        for stale in [each for each, series in told.items() if now - series.last > SAME_SECONDS]:
-            del told[stale]
+        for stale in [event_key for event_key, series in series_by_event.items() if now - series.last > SAME_SECONDS]:
+            del series_by_event[stale]
         try:
-            if which in told and await self._counted(key, told[which], now):
+            if which in series_by_event and await self._counted(key, series_by_event[which], now):
                 return
-            told.pop(which, None)
-            made = await self._kube.create(EVENTS, self._body(key, job, event, now), key.namespace)
-            told[which] = _Series(made["metadata"]["name"], 1, now, now)
-            if len(told) > MOST_SERIES:
+            series_by_event.pop(which, None)
+            created_event = await self._kube.create(EVENTS, self._body(key, job, event, now), key.namespace)
+            series_by_event[which] = _Series(created_event["metadata"]["name"], 1, now, now)
+            if len(series_by_event) > MOST_SERIES:
                 # If it comes again, it becomes another Event.
-                del told[min(told, key=lambda each: told[each].last)]
+                del series_by_event[min(series_by_event, key=lambda event_key: series_by_event[event_key].last)]
         except ApiError as error:
             log.warning("%s: cannot write the Event %s: %s", key, event.reason, error.message)
 

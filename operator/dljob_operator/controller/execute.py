@@ -141,21 +141,21 @@ class ActionExecutor:
             case Finalize():
                 await self._finalize(key, on=action.on)
 
-    async def write_status(self, key: Key, seen: Object, status: Object) -> Json:
+    async def write_status(self, key: Key, seen_job: Object, status: Object) -> Json:
         """Patch the status from the one that was seen to the new one, if it is still as seen.
 
         Raises:
             ApiError: 409 when the DLJob has changed meanwhile.
         """
-        version = seen["metadata"]["resourceVersion"]
+        version = seen_job["metadata"]["resourceVersion"]
         latest = self._cache.jobs.get(key)
-        if latest and _same_state(latest, seen):
+        if latest and _same_state(latest, seen_job):
             version = latest["metadata"]["resourceVersion"]  # only the operator's own annotations came between
         # With the resourceVersion of the decision: a late write lands neither on a newer state nor on a namesake.
-        patch = {"metadata": {"resourceVersion": version}, "status": difference(part(seen, "status"), status)}
-        made = await self._kube.patch(DLJOBS, key.name, key.namespace, patch, sub="status")
-        self._cache.put_job(made)
-        return made
+        patch = {"metadata": {"resourceVersion": version}, "status": difference(part(seen_job, "status"), status)}
+        stored_job = await self._kube.patch(DLJOBS, key.name, key.namespace, patch, sub="status")
+        self._cache.put_job(stored_job)
+        return stored_job
 
     async def refresh(self, key: Key) -> None:
         """Read a DLJob from the API server, after its status could not be written."""
@@ -172,24 +172,24 @@ class ActionExecutor:
             # that was abandoned, beside the present one (ADR 40).
             await self._still_begins(key, memory.uid, name)
         try:
-            made = await objects.create(action.body, key.namespace)
+            created = await objects.create(action.body, key.namespace)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            made = await self._adopt(objects, name, key, memory.uid)
+            created = await self._adopt(objects, name, key, memory.uid)
         # The token's Secret names it as its owner, by uid.
         if action.kind == "ConfigMap":
-            memory.config_maps[name] = made["metadata"]["uid"]
+            memory.config_maps[name] = created["metadata"]["uid"]
         if action.kind in self._keep:
-            self._keep[action.kind](made)
+            self._keep[action.kind](created)
 
     async def _adopt(self, objects: Objects, name: str, key: Key, uid: str) -> Json:
-        found = await objects.get(name, key.namespace)
-        owners = items(found, "metadata", "ownerReferences")
+        existing = await objects.get(name, key.namespace)
+        owners = items(existing, "metadata", "ownerReferences")
         # By uid: a child of an earlier job of this name is not ours.
         if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
-            return found
-        raise _taken_error(found, objects.resource.kind)
+            return existing
+        raise _taken_error(existing, objects.resource.kind)
 
     async def _create_token(self, key: Key, memory: OperatorMemory, action: CreateToken) -> None:
         token = self._heads.token(memory.uid, action.cluster)
@@ -209,10 +209,10 @@ class ActionExecutor:
         # Preconditions: a namesake created since must stay, and a DLJob that changed must be decided about again.
         objects, only = self._kinds[action.kind], {"uid": action.uid, "version": action.version}
         try:
-            left = await objects.delete(action.name, key.namespace, **only, grace=action.grace)
+            remaining = await objects.delete(action.name, key.namespace, **only, grace=action.grace)
         except NotThereError:
             # Gone already, as after a crash right behind this call.
-            left = {}
+            remaining = {}
         except ApiError as error:
             # Not tried again: it harms nothing, and the attempt could never be cleared away otherwise.
             if error.status == 403 and action.kind in _LEFT:
@@ -225,24 +225,24 @@ class ActionExecutor:
             raise StaleError(f"{action.kind} {action.name} has changed") from None
         if action.kind not in self._drop:
             return  # a kind without a cache
-        if left.get("kind") == action.kind and _still_exists(left):
-            self._keep[action.kind](left)  # a finalizer holds it; the next pass sees its deletionTimestamp
+        if remaining.get("kind") == action.kind and _still_exists(remaining):
+            self._keep[action.kind](remaining)  # a finalizer holds it; the next pass sees its deletionTimestamp
         else:
             self._drop[action.kind](Key(key.namespace, action.name), action.uid)
 
     async def _patch_cluster(self, key: Key, action: PatchCluster) -> None:
         """Patch a RayCluster as it is now; KubeRay writes to it too, so a conflict is answered by reading it again."""
-        for left in reversed(range(PATCHES)):
-            found = await self._clusters.get_ray_cluster(action.name, key.namespace)
-            wanted = patches.operations(found, action)
+        for tries_left in reversed(range(PATCHES)):
+            cluster = await self._clusters.get_ray_cluster(action.name, key.namespace)
+            operations = patches.operations(cluster, action)
             try:
                 # Empty when an earlier pass patched it and crashed then.
-                if wanted:
-                    found = await self._clusters.patch_ray_cluster(action.name, wanted, key.namespace)
-                self._cache.put_cluster(found)
+                if operations:
+                    cluster = await self._clusters.patch_ray_cluster(action.name, operations, key.namespace)
+                self._cache.put_cluster(cluster)
             except ApiError as error:
                 # 409: the RayCluster changed; 422: a `test` operation of the JSON patch failed.
-                if error.status not in (409, 422) or not left:
+                if error.status not in (409, 422) or not tries_left:
                     raise
             else:
                 return
@@ -251,31 +251,31 @@ class ActionExecutor:
         # No resourceVersion: an annotation of the operator's own conflicts with no other writer.
         patch = {"metadata": {"annotations": dict(action.annotations)}}
         try:
-            made = await self._kinds[action.kind].patch(action.name, patch, key.namespace)
+            stored = await self._kinds[action.kind].patch(action.name, patch, key.namespace)
         except NotThereError:
             if action.kind != "Pod":
                 raise
             self._cache.drop_pod(Key(key.namespace, action.name))  # its successor is annotated once it holds units
         else:
-            self._keep[action.kind](made)
+            self._keep[action.kind](stored)
 
     async def _finalize(self, key: Key, *, on: bool) -> None:
         # The list of finalizers is replaced as a whole: the resourceVersion keeps those that others add meanwhile.
         meta = part(self._cache.jobs.get(key), "metadata")
         if not meta:
             return  # a watch has reported its end since the decision
-        kept = [name for name in meta.get("finalizers") or () if name != names.FINALIZER]
-        wanted = [*kept, names.FINALIZER] if on else kept
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": wanted}}
+        other_finalizers = [name for name in meta.get("finalizers") or () if name != names.FINALIZER]
+        new_finalizers = [*other_finalizers, names.FINALIZER] if on else other_finalizers
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": new_finalizers}}
         try:
-            made = await self._kube.patch(DLJOBS, key.name, key.namespace, patch)
+            stored_job = await self._kube.patch(DLJOBS, key.name, key.namespace, patch)
         except NotThereError:
             self._cache.drop_job(key)
             return
-        if made["metadata"].get("deletionTimestamp") and not wanted:
+        if stored_job["metadata"].get("deletionTimestamp") and not new_finalizers:
             self._cache.drop_job(key)  # the last finalizer went, and the object with it; the answer is its last state
         else:
-            self._cache.put_job(made)
+            self._cache.put_job(stored_job)
 
     async def _submit(self, key: Key, memory: OperatorMemory, action: Submit) -> None:
         # 1. live reads: is this submission still wanted, and is the head still the one it was decided for?
@@ -297,35 +297,35 @@ class ActionExecutor:
 
     async def _still_begins(self, key: Key, uid: str, cluster: str) -> None:
         """Check the DLJob live: an old view would make the RayCluster of an abandoned attempt once more."""
-        found = await self._kube.get(DLJOBS, key.name, key.namespace)
-        self._cache.put_job(found)
-        meta, status = found["metadata"], part(found, "status")
-        own = names.cluster_name(key.name, uid, status.get("attempt") or 1)
+        live_job = await self._kube.get(DLJOBS, key.name, key.namespace)
+        self._cache.put_job(live_job)
+        meta, status = live_job["metadata"], part(live_job, "status")
+        own_cluster = names.cluster_name(key.name, uid, status.get("attempt") or 1)
         over = status.get("completionTime") or meta.get("deletionTimestamp")
-        if meta["uid"] != uid or own != cluster or over:
+        if meta["uid"] != uid or own_cluster != cluster or over:
             raise StaleError(f"RayCluster {cluster} is not wanted any more")
 
     async def _still_ordered(self, key: Key, uid: str, submission: str) -> None:
         """Check the DLJob live: another operator may have abandoned this attempt, or a user deleted the job."""
-        found = await self._kube.get(DLJOBS, key.name, key.namespace)
-        self._cache.put_job(found)
-        if found["metadata"]["uid"] != uid or part(found, "status").get("submissionId") != submission:
+        live_job = await self._kube.get(DLJOBS, key.name, key.namespace)
+        self._cache.put_job(live_job)
+        if live_job["metadata"]["uid"] != uid or part(live_job, "status").get("submissionId") != submission:
             raise HeadError(0, f"submission {submission} is not wanted any more")
 
     async def _same_head(self, key: Key, pod: str, container: str) -> None:
         """Check the head live, past the watch: a head that restarted has no jobs, and would take a known id again."""
         # A list with one name: a pod that is gone is an empty list, without another error to handle.
-        found = await self._kube.list(PODS, key.namespace, fields=f"metadata.name={pod}")
-        if not any(digest(body).container == container for body in found):
+        pod_bodies = await self._kube.list(PODS, key.namespace, fields=f"metadata.name={pod}")
+        if not any(digest(body).container == container for body in pod_bodies):
             raise HeadError(0, f"head pod {pod} is another one than the submission was ordered for, or restarted since")
 
     async def _runtime_env_of(self, key: Key, spec_map: str) -> Mapping[str, Any]:
         """Return the runtime environment in the spec that an attempt was made of."""
         try:
-            found = await self._kube.get(CONFIG_MAPS, spec_map, key.namespace)
+            config_map = await self._kube.get(CONFIG_MAPS, spec_map, key.namespace)
         except NotThereError:
             raise HeadError(0, f"ConfigMap {spec_map} with the attempt's spec is gone") from None
-        return part(json.loads(found["data"][SPEC_KEY]), "spec", "runtimeEnv")
+        return part(json.loads(config_map["data"][SPEC_KEY]), "spec", "runtimeEnv")
 
     async def _save_logs(self, key: Key, memory: OperatorMemory, action: SaveLogs) -> None:
         # Server-side apply below, so that a repeated save overwrites the first one.
@@ -344,32 +344,32 @@ class ActionExecutor:
         entry = {action.job: action.value}
         try:
             # By the key of the name alone: jobs of other names may end at the same moment.
-            made = await self._kube.patch(CONFIG_MAPS, names.RESOURCE_USE, key.namespace, {"data": entry})
+            config_map = await self._kube.patch(CONFIG_MAPS, names.RESOURCE_USE, key.namespace, {"data": entry})
         except NotThereError:
             # No owner: it outlives the jobs.
             meta = {"name": names.RESOURCE_USE, "labels": {names.LABEL_MANAGED: "dljob"}}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": entry}
-            made = await self._kube.create(CONFIG_MAPS, body, key.namespace)
-        gone = without_oldest(part(made, "data"), action.job)
-        if gone:
-            dropped = {"data": dict.fromkeys(gone)}
+            config_map = await self._kube.create(CONFIG_MAPS, body, key.namespace)
+        dropped_names = without_oldest(part(config_map, "data"), action.job)
+        if dropped_names:
+            dropped = {"data": dict.fromkeys(dropped_names)}
             await self._kube.patch(CONFIG_MAPS, names.RESOURCE_USE, key.namespace, dropped)
         memory.use_kept = True
 
     async def _not_of_others(self, key: Key, name: str) -> None:
         """Refuse to overwrite a ConfigMap of that name which belongs to another: an apply would take it over."""
         try:
-            found = await self._kube.get(CONFIG_MAPS, name, key.namespace)
+            config_map = await self._kube.get(CONFIG_MAPS, name, key.namespace)
         except NotThereError:
             return
-        if part(found, "metadata", "labels").get(names.LABEL_NAME) != key.name:
-            raise _taken_error(found, CONFIG_MAPS.kind)
+        if part(config_map, "metadata", "labels").get(names.LABEL_NAME) != key.name:
+            raise _taken_error(config_map, CONFIG_MAPS.kind)
 
 
-def _still_exists(left: Object) -> bool:
+def _still_exists(remaining: Object) -> bool:
     """Whether a deleted object still exists: the API server answers with the pod even when it is gone."""
-    meta = part(left, "metadata")
-    return left.get("kind") != "Pod" or bool(meta.get("finalizers") or meta.get("deletionGracePeriodSeconds"))
+    meta = part(remaining, "metadata")
+    return remaining.get("kind") != "Pod" or bool(meta.get("finalizers") or meta.get("deletionGracePeriodSeconds"))
 
 
 def difference(old: Object, new: Object) -> Json:
@@ -387,19 +387,19 @@ def difference(old: Object, new: Object) -> Json:
     return patch
 
 
-def _taken_error(found: Object, kind: str) -> TakenError:
-    owners = items(found, "metadata", "ownerReferences")
+def _taken_error(existing: Object, kind: str) -> TakenError:
+    owners = items(existing, "metadata", "ownerReferences")
     whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
-    return TakenError(f"{kind} {found['metadata']['name']} exists already and belongs to {whose}")
+    return TakenError(f"{kind} {existing['metadata']['name']} exists already and belongs to {whose}")
 
 
-def _same_state(latest: Object, seen: Object) -> bool:
+def _same_state(latest: Object, seen_job: Object) -> bool:
     def state(body: Object) -> tuple[object, ...]:
         meta = body["metadata"]
         # Annotations may differ: a change of them queues another pass anyway.
         return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), body.get("status")
 
-    return state(latest) == state(seen)
+    return state(latest) == state(seen_job)
 
 
 def _child(kind: str, name: str, labels: Mapping[str, str], owner: Object) -> Json:
@@ -413,11 +413,11 @@ async def _last_status(gateway: GatewayClient, uid: str) -> dict[str, str]:
     The logs are worth keeping without it.
     """
     try:
-        said = json.dumps(await gateway.status(names.job_uid(uid)), ensure_ascii=False)
+        status_text = json.dumps(await gateway.status(names.job_uid(uid)), ensure_ascii=False)
     except HeadError as error:
         log.info("the last status of job %s is not kept: %s", uid, error.message)
         return {}
-    return {names.LAST_STATUS: said} if len(said.encode()) <= STATUS_BYTES else {}
+    return {names.LAST_STATUS: status_text} if len(status_text.encode()) <= STATUS_BYTES else {}
 
 
 def _files(tails: Tails) -> dict[str, str]:

@@ -44,7 +44,7 @@ GROUPS = 4
 class Hang:
     """A stuck pod or RayCluster."""
 
-    due: float
+    next_look: float
     """Monotonic time of the next look at its Events."""
     looks: int = 0
     reason: str = ""
@@ -52,46 +52,46 @@ class Hang:
 
 
 async def add_pod_problems(
-    kube: Kube, namespace: str, seen: ClusterView, known: dict[str, Hang], now: float
+    kube: Kube, namespace: str, cluster_view: ClusterView, known: dict[str, Hang], now: float
 ) -> tuple[ClusterView, float | None]:
     """Add the trouble from Events to a view; return it with the seconds until the next look (None: nothing is stuck).
 
     Args:
         kube: the API server.
         namespace: namespace of the cluster.
-        seen: a RayCluster and its pods.
+        cluster_view: a RayCluster and its pods.
         known: earlier findings by uid, updated here.
         now: the monotonic clock.
     """
     # 1. choose the stuck objects; 2. forget those stuck no longer; 3. read the Events of those that are due
-    idle = _ignored(seen.cluster)
-    ended = {pod.uid: pod.ended_start for pod in seen.pods if _has_ended(pod)}
-    hanging = [*([idle] if idle else []), *_spokesmen(seen.pods)]
+    idle = _ignored(cluster_view.cluster)
+    ended = {pod.uid: pod.ended_start for pod in cluster_view.pods if _has_ended(pod)}
+    hanging = [*([idle] if idle else []), *_spokesmen(cluster_view.pods)]
     for uid in known.keys() - set(hanging):
         del known[uid]
     for uid in hanging:
         # The Events of an end are there before it is.
         hang = known.setdefault(uid, Hang(now if uid in ended else now + AFTER))
-        if now >= hang.due:
+        if now >= hang.next_look:
             # The cap on the exponent keeps the power finite for a pod that is stuck for days.
-            hang.due = now + min(LONGEST, EVERY * 2.0 ** min(hang.looks, DOUBLINGS))
+            hang.next_look = now + min(LONGEST, EVERY * 2.0 ** min(hang.looks, DOUBLINGS))
             hang.looks += 1
             await _read_events(kube, namespace, uid, hang, ended.get(uid))
-    wait = min((hang.due for hang in known.values()), default=None)
-    pods = tuple(_troubled(pod, known.get(pod.uid)) for pod in seen.pods)
+    wait = min((hang.next_look for hang in known.values()), default=None)
+    pods = tuple(_troubled(pod, known.get(pod.uid)) for pod in cluster_view.pods)
     objection = (known[idle].reason, known[idle].words) if idle else ("", "")
-    return replace(seen, pods=pods, objection=objection), None if wait is None else max(wait - now, 0.0)
+    return replace(cluster_view, pods=pods, objection=objection), None if wait is None else max(wait - now, 0.0)
 
 
 def _ignored(cluster: Object | None) -> str:
     """Return the uid of a RayCluster without any status from KubeRay; empty when it has one."""
     # A suspended or deleted cluster is left alone by KubeRay on purpose.
-    told = (
+    has_sign = (
         part(cluster, "status")
         or part(cluster, "spec").get("suspend")
         or text(cluster, "metadata", "deletionTimestamp")
     )
-    return "" if told else text(cluster, "metadata", "uid")
+    return "" if has_sign else text(cluster, "metadata", "uid")
 
 
 def _spokesmen(pods: Sequence[Pod]) -> list[str]:

@@ -78,12 +78,12 @@ class Metrics:
         """Serve the remaining seconds of the webhook's certificate."""
         self._certificate.set_function(seconds)
 
-    def other_release(self, other: Installation | None, effect: str) -> None:
+    def other_release(self, other_installation: Installation | None, effect: str) -> None:
         """Show another release that serves the same namespaces; `effect` is `StandsBy` or `BothAct`; None: none."""
         # The labels name the other release: without this the series of an earlier one would stay.
         self._other.clear()
-        if other:
-            self._other.labels(f"{other.namespace}/{other.name}", effect).set(1)
+        if other_installation:
+            self._other.labels(f"{other_installation.namespace}/{other_installation.name}", effect).set(1)
 
     def stage(self, name: str, seconds: float) -> None:
         """Record the duration of a stage of a job's start."""
@@ -124,13 +124,13 @@ class _Phases(Collector):
     def collect(self) -> Iterator[Family]:
         """Yield the families with a sample per phase and per job; without samples in a standby."""
         counted: Counts[tuple[str, str]] = Counts()
-        each, attempts, masters = (_family(name) for name in ("dljob_status_phase", "dljob_status_attempt", MASTER))
+        phases, attempts, masters = (_family(name) for name in ("dljob_status_phase", "dljob_status_attempt", MASTER))
         jobs = list(self._cache.jobs.entries.items()) if self._leads() else []
         for key, entry in jobs:
             # No status: the first pass has not written one yet.
             phase = text(entry.value, "status", "phase") or "Pending"
             counted[key.namespace, phase] += 1
-            each.add_metric([key.namespace, key.name, phase], 1)
+            phases.add_metric([key.namespace, key.name, phase], 1)
             attempts.add_metric([key.namespace, key.name], number(entry.value, "status", "attempt") or 1)
             # The field is cleared when an attempt begins.
             if part(entry.value, "status", "master"):
@@ -139,7 +139,7 @@ class _Phases(Collector):
         totals = _family("dljob_jobs")
         for (namespace, phase), count in sorted(counted.items()):
             totals.add_metric([namespace, phase], count)
-        yield from (totals, each, attempts, masters)
+        yield from (totals, phases, attempts, masters)
 
 
 def _family(name: str) -> GaugeMetricFamily:

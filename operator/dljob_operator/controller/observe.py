@@ -43,7 +43,7 @@ class OperatorMemory:
     """Seconds until the stuck ones are looked at again; None: none is stuck."""
     unrest: int = 0
     """Consecutive passes that changed something and called for another, without progress."""
-    left: int = 0
+    cleared_clusters: int = 0
     """Work left by the last pass, in its own count."""
 
 
@@ -64,15 +64,15 @@ class Observer:
 
     def memory(self, key: Key, uid: str, attempt: int) -> OperatorMemory:
         """Return the notes about a job, without those of a namesake, or the troubles of an earlier attempt."""
-        found = self._memories.get(key)
-        if found is None or found.uid != uid:
-            found = self._memories[key] = OperatorMemory(uid, attempt)
-        if found.attempt != attempt:
-            found.attempt, found.logs_saved = attempt, False
+        job_memory = self._memories.get(key)
+        if job_memory is None or job_memory.uid != uid:
+            job_memory = self._memories[key] = OperatorMemory(uid, attempt)
+        if job_memory.attempt != attempt:
+            job_memory.attempt, job_memory.logs_saved = attempt, False
             # A new attempt has other children, so earlier failures say nothing about it.
-            found.troubles.clear()
-            found.config_maps.clear()
-        return found
+            job_memory.troubles.clear()
+            job_memory.config_maps.clear()
+        return job_memory
 
     def forget(self, key: Key) -> None:
         """Forget a deleted DLJob."""
@@ -91,21 +91,21 @@ class Observer:
         # Only for an ended job: a running one's logs are saved once, at its end.
         if status.get("completionTime") and not memory.logs_saved:
             memory.logs_saved = await self._has_logs(key, meta["uid"], attempt)
-        there = await self._find_cluster(key, job, attempt)
+        cluster_view = await self._find_cluster(key, job, attempt)
         master, ray_job = self._pollers.views(key)
-        there, memory.look_again = await hangs.add_pod_problems(
-            self._kube, key.namespace, there, memory.hangs, self._now()
+        cluster_view, memory.look_again = await hangs.add_pod_problems(
+            self._kube, key.namespace, cluster_view, memory.hangs, self._now()
         )
         earlier, strays = self._earlier(key, job, attempt)
         history = await self._resource_history(key, job, memory)
-        seen = Observed(
+        observed = Observed(
             job=job,
-            cluster=there.cluster,
-            pods=await self._machines.with_node_states(there.pods),
+            cluster=cluster_view.cluster,
+            pods=await self._machines.with_node_states(cluster_view.pods),
             earlier=await self._machines.with_node_states(earlier),
             strays=strays,
-            locked=there.locked,
-            objection=there.objection,
+            locked=cluster_view.locked,
+            objection=cluster_view.objection,
             master=master,
             ray_job=ray_job,
             troubles=tuple(memory.troubles.values()),
@@ -115,17 +115,17 @@ class Observer:
             commands=memory.commands,
             services=dict(memory.services),
         )
-        return seen, memory
+        return observed, memory
 
     async def _resource_history(self, key: Key, job: Object, memory: OperatorMemory) -> str | None:
         """Return what is kept about earlier jobs of the name, where a choice needs it, or the end of the job."""
         if memory.use_kept or not reads_history(job):
             return None
         try:
-            found = await self._kube.get(CONFIG_MAPS, names.RESOURCE_USE, key.namespace)
+            config_map = await self._kube.get(CONFIG_MAPS, names.RESOURCE_USE, key.namespace)
         except NotThereError:
             return ""
-        entry = text(found, "data", key.name)
+        entry = text(config_map, "data", key.name)
         memory.use_kept = bool(text(job, "status", "completionTime")) and memory.uid in entry
         return entry
 
@@ -144,13 +144,21 @@ class Observer:
     def _earlier(self, key: Key, job: Object, attempt: int) -> tuple[tuple[Pod, ...], tuple[Object, ...]]:
         """Return what is left of earlier attempts beside the RayCluster that is looked at: pods, and RayClusters."""
         looked_at = self._cluster(key, job, attempt)[0]
-        past = {names.cluster_name(key.name, job["metadata"]["uid"], each) for each in range(1, attempt)} - {looked_at}
-        found = {
-            where: self._cache.clusters.get(where) for where in (Key(key.namespace, name) for name in sorted(past))
+        past = {names.cluster_name(key.name, job["metadata"]["uid"], number) for number in range(1, attempt)} - {
+            looked_at
+        }
+        cluster_by_key = {
+            cluster_key: self._cache.clusters.get(cluster_key)
+            for cluster_key in (Key(key.namespace, name) for name in sorted(past))
         }
         # Pods of a RayCluster that exists go with it.
-        pods = [pod for where, cluster in found.items() if cluster is None for pod in self._cache.pods_of(where)]
-        return tuple(pods), tuple(cluster for cluster in found.values() if cluster is not None)
+        pods = [
+            pod
+            for cluster_key, cluster in cluster_by_key.items()
+            if cluster is None
+            for pod in self._cache.pods_of(cluster_key)
+        ]
+        return tuple(pods), tuple(cluster for cluster in cluster_by_key.values() if cluster is not None)
 
     async def _confirm_loss(self, key: Key, job: Object) -> None:
         """Read a RayCluster live before it counts as lost: that would end the attempt, and a watch may be wrong."""
@@ -158,16 +166,18 @@ class Observer:
         # No RayCluster is recorded, or the job is over: none can be lost.
         if not uid or text(job, "status", "completionTime") or text(job, "metadata", "deletionTimestamp"):
             return
-        where = Key(key.namespace, recorded)
-        known = self._cache.clusters.entries.get(where)
+        cluster_key = Key(key.namespace, recorded)
+        known = self._cache.clusters.entries.get(cluster_key)
         if known is None or known.uid != uid:
             # Unknown to the cache, or another object of that name there: ask the API server before believing it.
-            await self._refresh_cluster(where)
+            await self._refresh_cluster(cluster_key)
 
-    async def _refresh_cluster(self, where: Key) -> None:
+    async def _refresh_cluster(self, cluster_key: Key) -> None:
         """Read a RayCluster live into the cache, if it exists."""
         with contextlib.suppress(NotThereError):
-            self._cache.put_cluster(await RayClusters(self._kube).get_ray_cluster(where.name, where.namespace))
+            self._cache.put_cluster(
+                await RayClusters(self._kube).get_ray_cluster(cluster_key.name, cluster_key.namespace)
+            )
 
     async def _confirm_end(self, key: Key, job: Object, attempt: int) -> None:
         """Read the rest of the last attempt live before it counts as gone: its ranks may still write checkpoints.
@@ -185,21 +195,25 @@ class Observer:
 
     def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Json | None]:
         """Return the RayCluster to look at: the recorded one while anything of it exists, else the attempt's own."""
-        own = names.cluster_name(key.name, job["metadata"]["uid"], attempt)
-        recorded = text(job, "status", "rayCluster", "name") or own
-        where = Key(key.namespace, recorded)
+        own_name = names.cluster_name(key.name, job["metadata"]["uid"], attempt)
+        recorded = text(job, "status", "rayCluster", "name") or own_name
+        recorded_key = Key(key.namespace, recorded)
         # The status names the last attempt's cluster until nothing of it is left: two must never run at once.
-        if recorded != own and self._cache.clusters.get(where) is None and not self._cache.pods_of(where):
-            recorded = own
+        if (
+            recorded != own_name
+            and self._cache.clusters.get(recorded_key) is None
+            and not self._cache.pods_of(recorded_key)
+        ):
+            recorded = own_name
         return recorded, self._cache.clusters.get(Key(key.namespace, recorded))
 
     async def _has_logs(self, key: Key, uid: str, attempt: int) -> bool:
         """Whether the logs of this attempt are kept; those of a suspended attempt are not the job's last."""
         try:
-            found = await self._kube.get(CONFIG_MAPS, names.logs_map(key.name), key.namespace)
+            config_map = await self._kube.get(CONFIG_MAPS, names.logs_map(key.name), key.namespace)
         except NotThereError:
             return False
-        told = part(found, "metadata", "labels").get(names.ATTEMPT, "1")
-        return told == str(attempt) and any(
-            owner.get("uid") == uid for owner in items(found, "metadata", "ownerReferences")
+        kept_attempt = part(config_map, "metadata", "labels").get(names.ATTEMPT, "1")
+        return kept_attempt == str(attempt) and any(
+            owner.get("uid") == uid for owner in items(config_map, "metadata", "ownerReferences")
         )

@@ -78,8 +78,8 @@ class HeadReport:
         return self.misbehaved > 0 and bool(self.error)
 
 
-def _view(told: HeadReport, age: float) -> MasterView:
-    return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaves, told.endpoints)
+def _view(report: HeadReport, age: float) -> MasterView:
+    return MasterView(report.snapshot, report.placement, age, report.error, report.misbehaves, report.endpoints)
 
 
 class Pollers:
@@ -105,34 +105,34 @@ class Pollers:
 
     def follow(self, key: Key, uid: str, watch: Watch | None, submitted: str = "") -> None:
         """Poll the head that `watch` names; None stops. `submitted` is the id that Ray has just accepted."""
-        told = self._reports.get(key)
+        report = self._reports.get(key)
         # Another attempt, address or submission: answers of the old head must not count for the new one.
-        if watch is None or (told and (told.uid, told.watch) != (uid, watch)):
+        if watch is None or (report and (report.uid, report.watch) != (uid, watch)):
             self._stop(key)
-            told = None
+            report = None
         if watch is None:
             return
-        if told is None:
-            told = self._reports[key] = HeadReport(uid, watch, self._now())
+        if report is None:
+            report = self._reports[key] = HeadReport(uid, watch, self._now())
         if submitted:
             # Not asked again: until the poller reaches Ray, "no such submission" from before would start it twice.
-            told.ray_job = RayJobView(submitted, "PENDING", session=told.ray_job.session if told.ray_job else "")
+            report.ray_job = RayJobView(submitted, "PENDING", session=report.ray_job.session if report.ray_job else "")
         # Missing for a new head, and after a task that ended by a bug (`_task_ended`).
         if key not in self._tasks:
-            made = self._tasks[key] = asyncio.create_task(self._ask(key, told), name=f"poll {key}")
-            made.add_done_callback(partial(self._task_ended, key))
+            poll_task = self._tasks[key] = asyncio.create_task(self._ask(key, report), name=f"poll {key}")
+            poll_task.add_done_callback(partial(self._task_ended, key))
 
     def views(self, key: Key) -> tuple[MasterView | None, RayJobView | None]:
         """Return the last answers of PrimeMaster and of Ray, with their age."""
-        told = self._reports.get(key)
-        if told is None:
+        report = self._reports.get(key)
+        if report is None:
             return None, None
-        if not told.answered_at and not told.error:
+        if not report.answered_at and not report.error:
             # PrimeMaster has neither answered nor failed yet: only Ray's answer counts.
-            return None, told.ray_job
+            return None, report.ray_job
         # Before the first answer its silence counts from the beginning of the polling.
-        age = self._now() - (told.answered_at or told.began)
-        return _view(told, age), told.ray_job
+        age = self._now() - (report.answered_at or report.began)
+        return _view(report, age), report.ray_job
 
     async def close(self) -> None:
         """Stop all polling."""
@@ -156,161 +156,163 @@ class Pollers:
         log.error("%s: polling of its head failed; again in %.0f s", key, LONGEST_BACKOFF, exc_info=task.exception())
         self._queue.add_after(key, LONGEST_BACKOFF)
 
-    async def _ask(self, key: Key, told: HeadReport) -> None:
-        where = (key.namespace, told.uid, told.watch.cluster, told.watch.address)
-        gateway, ray = self._heads.gateway(*where), self._heads.ray(*where)
+    async def _ask(self, key: Key, report: HeadReport) -> None:
+        head_place = (key.namespace, report.uid, report.watch.cluster, report.watch.address)
+        gateway, ray = self._heads.gateway(*head_place), self._heads.ray(*head_place)
         errors = ErrorLog(f"{key}: the reading of what its head answers", log)
         while True:
             try:
                 # Ray is asked only while PrimeMaster is silent: it alone knows why a launcher ended.
-                if told.error or not told.answered_at:
-                    await self._hear_ray(key, told, ray)
-                weighty = await self._hear_master(key, told, gateway)
+                if report.error or not report.answered_at:
+                    await self._hear_ray(key, report, ray)
+                weighty = await self._hear_master(key, report, gateway)
                 errors.worked()
-                pause = self._pace(told) if weighty else PAUSE
+                pause = self._pace(report) if weighty else PAUSE
             except MisbehavesError as error:
-                pause = self._leave_alone(key, told, error)
+                pause = self._leave_alone(key, report, error)
             except HeadError as error:
-                pause = self._missed(key, told, error)
+                pause = self._missed(key, report, error)
             except Exception as error:  # noqa: BLE001 - an unreadable answer must not end the polling
                 errors.failed(error)
                 # As good as silence: a head that says nothing of use must not hold up its job's stop and deadline.
-                pause = self._missed(key, told, HeadError(0, f"unreadable answer: {type(error).__name__}"))
+                pause = self._missed(key, report, HeadError(0, f"unreadable answer: {type(error).__name__}"))
             await asyncio.sleep(pause)
 
-    def _pace(self, told: HeadReport) -> float:
+    def _pace(self, report: HeadReport) -> float:
         """Return the pause after an important answer: each costs a pass and a write, and a head could give one always.
 
         What changes during the pause is in the next answer.
         """
         now = self._now()
-        told.spent = max(told.spent, now - BURST * EVERY) + EVERY
-        return max(0.0, told.spent - now)
+        report.spent = max(report.spent, now - BURST * EVERY) + EVERY
+        return max(0.0, report.spent - now)
 
     # -- PrimeMaster
 
-    async def _hear_master(self, key: Key, told: HeadReport, gateway: GatewayClient) -> bool:
+    async def _hear_master(self, key: Key, report: HeadReport, gateway: GatewayClient) -> bool:
         """Poll PrimeMaster once; return whether the answer is important, that is, needs a pass now."""
-        known = told.snapshot.get("version", 0)
+        known = report.snapshot.get("version", 0)
         # After an error no wait: a gateway that is back must show at once.
-        snapshot = digest(await gateway.status(told.watch.job, after=known, wait=0.0 if told.error else WAIT))
+        snapshot = digest(await gateway.status(report.watch.job, after=known, wait=0.0 if report.error else WAIT))
         # A RayCluster that outlives attempts answers for the ended one until this one's PrimeMaster begins. That counts
         # as silence: only Ray knows what becomes of this one's launcher.
-        if (attempt := snapshot.get("attempt")) != told.watch.attempt:
-            raise HeadError(0, f"PrimeMaster of attempt {told.watch.attempt} has not begun: attempt {attempt} answers")
+        if (attempt := snapshot.get("attempt")) != report.watch.attempt:
+            raise HeadError(
+                0, f"PrimeMaster of attempt {report.watch.attempt} has not begun: attempt {attempt} answers"
+            )
         marks = part(snapshot, "services")
         # Asked before the snapshot counts as known: after a failure all is asked again.
-        if not marks or marks != part(told.snapshot, "services"):
-            told.endpoints = served(await gateway.endpoints(told.watch.job)) if marks else {}
-        back = bool(told.error) or not told.answered_at
+        if not marks or marks != part(report.snapshot, "services"):
+            report.endpoints = served(await gateway.endpoints(report.watch.job)) if marks else {}
+        back = bool(report.error) or not report.answered_at
         # The same changes are written to the status at once; a property test keeps the two in step (ADR 9).
-        weighty = back or significant(told.snapshot, snapshot)
-        news = snapshot != told.snapshot
-        told.snapshot, told.answered_at = snapshot, self._now()
-        told.error, told.failures = "", 0
-        asked = (weighty or told.places_due) and bool(part(snapshot, "placement"))
-        found = asked and await self._places(key, told, gateway)
+        weighty = back or significant(report.snapshot, snapshot)
+        news = snapshot != report.snapshot
+        report.snapshot, report.answered_at = snapshot, self._now()
+        report.error, report.failures = "", 0
+        asked = (weighty or report.places_due) and bool(part(snapshot, "placement"))
+        places_known = asked and await self._places(key, report, gateway)
         # Not while the placement is owed: a good snapshot before each bad one must not begin the row of pauses anew.
-        if not told.places_due:
-            told.misbehaved = 0
-        if weighty or found:
+        if not report.places_due:
+            report.misbehaved = 0
+        if weighty or places_known:
             self._queue.add(key)
         elif news:
-            self._remind(key, told, REMIND)
+            self._remind(key, report, REMIND)
         return weighty
 
-    async def _places(self, key: Key, told: HeadReport, gateway: GatewayClient) -> bool:
+    async def _places(self, key: Key, report: HeadReport, gateway: GatewayClient) -> bool:
         """Ask for the placement of units; return whether it is known now, else the next snapshot asks again.
 
         More placements than the RayCluster has pods for are rejected as a whole: a partial placement would mean that
         the other pods hold nothing.
         """
         # Before the call: a question that fails is repeated with the next snapshot.
-        told.places_due = True
+        report.places_due = True
         try:
-            found = places(await gateway.placement(told.watch.job))
+            unit_places = places(await gateway.placement(report.watch.job))
         except MisbehavesError:
             # A HeadError too, but `_ask` handles it: this head is left alone.
             raise
         except HeadError as error:
-            log.info("%s: placement: %s", told.watch.cluster, error)
+            log.info("%s: placement: %s", report.watch.cluster, error)
             return False
-        known = self._pods(Key(key.namespace, told.watch.cluster))
-        told.places_due = len(found) > max(FEW_PLACES, 2 * known)
-        told.placement = () if told.places_due else found
-        return not told.places_due
+        known = self._pods(Key(key.namespace, report.watch.cluster))
+        report.places_due = len(unit_places) > max(FEW_PLACES, 2 * known)
+        report.placement = () if report.places_due else unit_places
+        return not report.places_due
 
-    def _leave_alone(self, key: Key, told: HeadReport, error: MisbehavesError) -> float:
+    def _leave_alone(self, key: Key, report: HeadReport, error: MisbehavesError) -> float:
         """Record an answer that no head of dljob gives; return the pause before the next question."""
         log.warning("%s: its head misbehaves: %s", key, error.message)
         # At once for the condition HeadMisbehaves; further answers of the kind change nothing.
-        if not told.misbehaves:
+        if not report.misbehaves:
             self._queue.add(key)
-        told.error = error.message
-        told.misbehaved += 1
-        return min(LEFT_ALONE_LONGEST, LEFT_ALONE * 2.0 ** min(told.misbehaved - 1, 20))
+        report.error = error.message
+        report.misbehaved += 1
+        return min(LEFT_ALONE_LONGEST, LEFT_ALONE * 2.0 ** min(report.misbehaved - 1, 20))
 
-    def _missed(self, key: Key, told: HeadReport, error: HeadError) -> float:
+    def _missed(self, key: Key, report: HeadReport, error: HeadError) -> float:
         """Record that PrimeMaster did not answer; return the pause before the next question."""
         # The first failure queues a pass at once, later ones at most every few seconds.
-        if not told.error:
+        if not report.error:
             self._queue.add(key)
-        told.error = error.message
-        told.failures += 1
-        self._remind(key, told, REMIND_SILENT)
-        longest = LONGEST_BACKOFF if told.answered_at else STARTING_BACKOFF
+        report.error = error.message
+        report.failures += 1
+        self._remind(key, report, REMIND_SILENT)
+        longest = LONGEST_BACKOFF if report.answered_at else STARTING_BACKOFF
         # No launcher runs, so nothing starts that would be worth asking for often.
-        if told.ray_job is None or told.ray_job.status in (*_ENDED, "MISSING", ""):
+        if report.ray_job is None or report.ray_job.status in (*_ENDED, "MISSING", ""):
             longest = LONGEST_BACKOFF
         # The cap on the exponent keeps the power finite during a silence of days.
-        pause = min(longest, FIRST_BACKOFF * 1.5 ** min(told.failures - 1, 20))
+        pause = min(longest, FIRST_BACKOFF * 1.5 ** min(report.failures - 1, 20))
         # Hundreds of gateways may fall silent together, with a node or a network.
         return pause * self._jitter()
 
-    def _remind(self, key: Key, told: HeadReport, every: float) -> None:
+    def _remind(self, key: Key, report: HeadReport, every: float) -> None:
         # Rate limit per job: a pass now, or the one that is due after the interval.
         now = self._now()
-        if now >= told.brought + every:
-            told.brought = now
+        if now >= report.brought + every:
+            report.brought = now
             self._queue.add(key)
         else:
-            self._queue.add_after(key, told.brought + every - now)
+            self._queue.add_after(key, report.brought + every - now)
 
     # -- Ray's Job API
 
-    async def _hear_ray(self, key: Key, told: HeadReport, ray: JobApi) -> None:
+    async def _hear_ray(self, key: Key, report: HeadReport, ray: JobApi) -> None:
         """Ask Ray about the submission; only a change of it calls for a pass."""
-        old = told.ray_job
+        old = report.ray_job
         try:
-            new = await self._ray_view(told, ray)
+            new = await self._ray_view(report, ray)
         except MisbehavesError:
             # Handled by `_ask`, as above.
             raise
         except HeadError as error:
             # Ray does not answer: its last words about the submission stay.
-            before = old or RayJobView(told.watch.submission, "")
+            before = old or RayJobView(report.watch.submission, "")
             new = replace(before, error=error.message)
-        if told.ray_job is not old:
+        if report.ray_job is not old:
             return  # it was submitted meanwhile: "no such submission" may be an answer from before
-        told.ray_job = new
+        report.ray_job = new
         # An error alone is no news of the submission.
         if old is None or replace(old, error="") != replace(new, error=""):
             self._queue.add(key)
 
-    async def _ray_view(self, told: HeadReport, ray: JobApi) -> RayJobView:
+    async def _ray_view(self, report: HeadReport, ray: JobApi) -> RayJobView:
         # Everything from the head is cut to a length: user code runs there, and could fill the operator's memory.
-        submission, session = told.watch.submission, bounded(await ray.session(), 256)
+        submission, session = report.watch.submission, bounded(await ray.session(), 256)
         try:
-            said = await ray.get(submission)
+            submission_fields = await ray.get(submission)
         except UnknownError:
             return RayJobView(submission, "MISSING", session=session)
-        code = said.get("driver_exit_code")
+        code = submission_fields.get("driver_exit_code")
         view = RayJobView(
             submission,
-            bounded(str(said.get("status") or ""), 64),
-            message=bounded(str(said.get("message") or ""), MAX_TEXT),
+            bounded(str(submission_fields.get("status") or ""), 64),
+            message=bounded(str(submission_fields.get("message") or ""), MAX_TEXT),
             exit_code=code if isinstance(code, int) else None,
-            spec=bounded(text(said, "metadata", names.SPEC_HASH), 64),
+            spec=bounded(text(submission_fields, "metadata", names.SPEC_HASH), 64),
             session=session,
         )
         if view.status not in _ENDED:

@@ -33,17 +33,17 @@ class ServiceWriter:
         Raises:
             ApiError: The API server refused, or the name belongs to another (409).
         """
-        where = f"{action.kind}/{action.name}"
+        object_name = f"{action.kind}/{action.name}"
         if action.body is None:
             await self._delete(key, memory.uid, action)
-        elif not memory.services.get(where):
+        elif not memory.services.get(object_name):
             await self._create(key, memory.uid, action, action.body)
         else:
             try:
                 await self._change(key, memory.uid, action, action.body)
             except NotThereError:  # somebody deleted it
                 await self._create(key, memory.uid, action, action.body)
-        memory.services[where] = action.digest
+        memory.services[object_name] = action.digest
 
     async def _create(self, key: Key, uid: str, action: Serve, body: Object) -> None:
         try:
@@ -62,8 +62,8 @@ class ServiceWriter:
     async def _delete(self, key: Key, uid: str, action: Serve) -> None:
         resource: Resource = _RESOURCES[action.kind]
         try:
-            found = await self._guarded(key, uid, action, [])
-            await self._kube.delete(resource, action.name, key.namespace, uid=found["metadata"]["uid"])
+            existing = await self._guarded(key, uid, action, [])
+            await self._kube.delete(resource, action.name, key.namespace, uid=existing["metadata"]["uid"])
         except NotThereError:
             return  # never made, or gone already
         except ApiError as error:
@@ -82,7 +82,7 @@ class ServiceWriter:
 
 
 def _at(body: Object, path: str) -> Any:  # noqa: ANN401 - JSON
-    found: Any = body
+    value: Any = body
     for name in path.split("/")[1:]:
-        found = found[name]
-    return found
+        value = value[name]
+    return value

@@ -62,4 +62,4 @@ class Startup:
 
 def _head_ready(cluster: Object | None) -> bool:
     conditions = items(cluster, "status", "conditions")
-    return any(one["type"] == "HeadPodReady" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "HeadPodReady" and condition["status"] == "True" for condition in conditions)

@@ -147,7 +147,7 @@ class Election:
             while True:
                 # The old tasks end before the Lease is tried again: two generations of them must never act at once.
                 if acting and not self.leads:
-                    log.warning("not leading any more: %s", self._why())
+                    log.warning("not leading any more: %s", self._reason_of_loss())
                     acting = await _ended(acting)
                 wait = await self._round()
                 if self.leads and acting is None:
@@ -199,8 +199,8 @@ class Election:
                 await self._watch.wait(wait if self._watch.live else min(wait, self._candidate.pace.poll_seconds))
             return
         # `until` is two thirds of the duration: the holder stops before any candidate may take the Lease (ADR 37).
-        left = self._candidate.until - self._clock()
-        done, _ = await asyncio.wait({acting}, timeout=max(0.0, min(wait, left)))
+        seconds_left = self._candidate.until - self._clock()
+        done, _ = await asyncio.wait({acting}, timeout=max(0.0, min(wait, seconds_left)))
         if done:
             acting.result()
             raise RuntimeError("the leader's tasks ended unexpectedly")
@@ -255,20 +255,20 @@ class Election:
         if others is None:
             return
         if self._alone or not self._holds:
-            if others.due:
+            if others.is_due:
                 await others.refresh(everywhere=self._alone)
                 others.warn(self._candidate.lease or {}, acts=self._alone)
             return
         await others.refresh()
-        why = others.ask(self._candidate.lease or {})
-        if not why and not self._candidate.acts:
+        reason = others.ask(self._candidate.lease or {})
+        if not reason and not self._candidate.acts:
             # Announce it, then look once more: of two releases that start together, at least one sees the other.
             await self._claim("")
             await others.refresh()
-            why = others.ask(self._candidate.lease or {})
-        if why != self._candidate.stands_by:
-            await self._claim(why)
-        self._alone = not why
+            reason = others.ask(self._candidate.lease or {})
+        if reason != self._candidate.stands_by:
+            await self._claim(reason)
+        self._alone = not reason
 
     async def _claim(self, stands_by: str) -> None:
         sent = self._clock()
@@ -297,7 +297,7 @@ class Election:
     def _well(self) -> None:
         self._last_log, self._observes_first = "", False
 
-    def _why(self) -> str:
+    def _reason_of_loss(self) -> str:
         if self.holder and self.holder != self._candidate.identity:
             return f"{self.holder} holds the Lease"
         return f"the Lease could not be renewed: {self._last_log}"

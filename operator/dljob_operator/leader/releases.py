@@ -36,15 +36,15 @@ class Releases:
     """Knowledge of this release, `ours`, about the others."""
 
     def __init__(
-        self, kube: Kube, ours: Installation, pace: LeaseTiming, show: Show, *, clock: Callable[[], float]
+        self, kube: Kube, own_installation: Installation, pace: LeaseTiming, show: Show, *, clock: Callable[[], float]
     ) -> None:
         self._kube = kube
-        self._ours = ours
+        self._ours = own_installation
         self._pace = pace
         self._show = show
         self._clock = clock
         self._observations = LeaseObservations(pace.duration / 2)
-        self._trusted = {ours.namespace}
+        self._trusted = {own_installation.namespace}
         """Namespaces whose Leases can make this release stand by."""
         self._listed_at: float | None = None
         self._pause = 0.0
@@ -56,7 +56,7 @@ class Releases:
         """The other release that acts on the same jobs, although this one acts."""
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether to look again: a replica that does not decide now needs only to know roughly who else is there."""
         return self._listed_at is None or self._clock() >= self._listed_at + self._pause
 
@@ -73,15 +73,15 @@ class Releases:
         self._listed_at = self._clock()
         self._pause = min(LONGEST_PAUSE, max(2 * self._pause, self._pace.duration))
         await self._find_trusted()
-        found: list[Json] = []
+        leases: list[Json] = []
         for namespace in sorted(self._trusted):
-            found += await self._granted(self._kube.list(LEASES, namespace))
+            leases += await self._granted(self._kube.list(LEASES, namespace))
         if everywhere:
             for served in self._ours.serves or (None,):
-                found += await self._granted(self._some_leases(served))
+                leases += await self._granted(self._some_leases(served))
         # Replicas of this release share one Lease, which is not another release.
-        own = (self._ours.namespace, self._ours.name)
-        others = [lease for lease in found if releases.release_of(lease) and _key(lease) != own]
+        own_key = (self._ours.namespace, self._ours.name)
+        others = [lease for lease in leases if releases.release_of(lease) and _key(lease) != own_key]
         self._observations = self._observations.observe(others, self._clock())
 
     def ask(self, lease: Object) -> str:
@@ -92,16 +92,16 @@ class Releases:
             [release for release in known if release.namespace in self._trusted]
             for known in (self._observations.alive(now), self._observations.silent(now))
         )
-        there = releases.stands_by_for(self._of(lease), alive, silent)
-        self.stands_by = there[1] if there else ""
-        self._tell("StandsBy", there, "standing by")
+        blocking = releases.stands_by_for(self._of(lease), alive, silent)
+        self.stands_by = blocking[1] if blocking else ""
+        self._tell("StandsBy", blocking, "standing by")
         return self.stands_by
 
     def warn(self, lease: Object, *, acts: bool) -> None:
         """Log another release that acts although this one does."""
-        there = releases.acts_too(self._of(lease), self._observations.alive(self._clock())) if acts else None
-        self.acts_too = there[1] if there else ""
-        self._tell("BothAct", there, "two releases act")
+        acting = releases.acts_too(self._of(lease), self._observations.alive(self._clock())) if acts else None
+        self.acts_too = acting[1] if acting else ""
+        self._tell("BothAct", acting, "two releases act")
 
     def forget_logged(self) -> None:
         """Forget what was shown: another replica holds the Lease, and reports other releases."""
@@ -137,11 +137,13 @@ class Releases:
         created = text(lease, "metadata", "creationTimestamp")
         return replace(self._ours, created=created)
 
-    def _tell(self, effect: Literal["StandsBy", "BothAct"], there: tuple[Installation, str] | None, what: str) -> None:
-        words = f"{what}: {there[1]}" if there else ""
+    def _tell(
+        self, effect: Literal["StandsBy", "BothAct"], other_release: tuple[Installation, str] | None, headline: str
+    ) -> None:
+        words = f"{headline}: {other_release[1]}" if other_release else ""
         if words != self._logged:
-            self._show(there[0] if there else None, effect)
-            if there:
+            self._show(other_release[0] if other_release else None, effect)
+            if other_release:
                 log.error("%s; this is %s: %s", words, self._ours, ONE_OF_THEM)
             else:
                 log.info("no other release acts on this one's namespaces")

@@ -19,8 +19,8 @@ from dljob_operator.testing.slow_calls import arrival
 from dljob_operator.testing.world import StoryState
 
 KINDS = {
-    each.plural: each.kind
-    for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES, SERVICES, ENDPOINT_SLICES)
+    resource.plural: resource.kind
+    for resource in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES, SERVICES, ENDPOINT_SLICES)
 }
 
 
@@ -93,17 +93,17 @@ class SimulatedKube(Kube):
             self._world.unprovoked = before  # its own annotation of a pod gives an operator nothing new to do
         return answer
 
-    def _write(self, method: str, where: tuple[str, str, str], body: Any, content: str) -> Json:  # noqa: ANN401
-        server, (kind, name, sub) = self._world.server, where
+    def _write(self, method: str, target: tuple[str, str, str], body: Any, content: str) -> Json:  # noqa: ANN401
+        server, (kind, name, sub) = self._world.server, target
         if method == "POST":
             return server.create(kind, body)
         if method == "DELETE":
             only = part(body, "preconditions")
             if kind == "Pod":
-                left = self._world.nature.delete_pod(name, text(only, "uid"), body.get("gracePeriodSeconds"))
+                deleted = self._world.nature.delete_pod(name, text(only, "uid"), body.get("gracePeriodSeconds"))
             else:
-                left = server.delete(kind, name, uid=text(only, "uid"), version=text(only, "resourceVersion"))
-            return {**left, "kind": kind} if left is not None else {"kind": "Status"}
+                deleted = server.delete(kind, name, uid=text(only, "uid"), version=text(only, "resourceVersion"))
+            return {**deleted, "kind": kind} if deleted is not None else {"kind": "Status"}
         if "json-patch" in content:
             return server.json_patch(kind, name, body)
         # Server-side apply creates an object that is missing.
@@ -114,9 +114,9 @@ class SimulatedKube(Kube):
     def _list(self, kind: str, query: Query) -> list[Json]:
         # The first list of an operator may be old (`rewound`).
         past = self._operator.past(kind)
-        found = self._world.server.each(kind) if past is None else past
+        bodies = self._world.server.objects_of(kind) if past is None else past
         labels, fields = str(query.get("labelSelector", "")), str(query.get("fieldSelector", ""))
-        named = [body for body in found if selects(fields, {"metadata.name": body["metadata"]["name"]})]
+        named = [body for body in bodies if selects(fields, {"metadata.name": body["metadata"]["name"]})]
         return [body for body in named if selects(labels, part(body, "metadata", "labels"))]
 
 

@@ -43,15 +43,15 @@ class ApiServer:
 
     def get(self, kind: str, name: str) -> Body:
         """Return an object. Raises NotThereError."""
-        found = self.find(kind, name)
-        if found is None:
+        body = self.find(kind, name)
+        if body is None:
             raise NotThereError(404, "NotFound", f"{kind} {name} not found")
-        return found
+        return body
 
-    def each(self, kind: str, cluster: str = "") -> Iterator[Body]:
+    def objects_of(self, kind: str, cluster: str = "") -> Iterator[Body]:
         """Yield the objects of a kind, or the pods of one RayCluster."""
-        for (one, _), body in list(self.objects.items()):
-            if one == kind and (not cluster or text(body, "metadata", "labels", CLUSTER) == cluster):
+        for (object_kind, _), body in list(self.objects.items()):
+            if object_kind == kind and (not cluster or text(body, "metadata", "labels", CLUSTER) == cluster):
                 yield body
 
     def create(self, kind: str, body: Object) -> Body:
@@ -72,10 +72,10 @@ class ApiServer:
         if old is not None and {**old, "metadata": _versionless(old)} == {**body, "metadata": _versionless(body)}:
             return old
         self.version += 1
-        made = {**body, "metadata": {**meta, "resourceVersion": str(self.version)}}
-        self.objects[kind, meta["name"]] = made
-        self._tell(kind, made, gone=False)
-        return made
+        stored = {**body, "metadata": {**meta, "resourceVersion": str(self.version)}}
+        self.objects[kind, meta["name"]] = stored
+        self._tell(kind, stored, is_deleted=False)
+        return stored
 
     def merge(self, kind: str, name: str, patch: Object, sub: str = "") -> Body:
         """Change an object by a merge patch (RFC 7396), or its subresource alone.
@@ -86,11 +86,13 @@ class ApiServer:
         old = self.get(kind, name)
         self.unchanged(old, text(patch, "metadata", "resourceVersion"))
         # The status is a subresource: a patch of the object leaves it alone, and the other way round.
-        made = merged(old, {key: value for key, value in patch.items() if (key == sub if sub else key != "status")})
+        merged_body = merged(
+            old, {key: value for key, value in patch.items() if (key == sub if sub else key != "status")}
+        )
         # Only a changed spec raises the generation.
-        if made.get("spec") != old.get("spec"):
-            made["metadata"] = {**made["metadata"], "generation": old["metadata"]["generation"] + 1}
-        done = self.put(kind, made)
+        if merged_body.get("spec") != old.get("spec"):
+            merged_body["metadata"] = {**merged_body["metadata"], "generation": old["metadata"]["generation"] + 1}
+        done = self.put(kind, merged_body)
         # Pods go at the end of their grace period instead (`Nature._remove_pod`).
         if kind != "Pod" and done["metadata"].get("deletionTimestamp") and not done["metadata"].get("finalizers"):
             self.drop(kind, name)
@@ -107,12 +109,12 @@ class ApiServer:
     def json_patch(self, kind: str, name: str, operations: Sequence[Object]) -> Body:
         """Change an object by a JSON Patch. Raises NotThereError, and 422 when a test in it fails."""
         old = self.get(kind, name)
-        made: Body = copy.deepcopy(old)
+        patched: Body = copy.deepcopy(old)
         for operation in operations:
-            _operate(made, operation)
-        changed = made["spec"] != old["spec"]
-        made["metadata"]["generation"] = old["metadata"]["generation"] + changed
-        return self.put(kind, made)
+            _operate(patched, operation)
+        changed = patched["spec"] != old["spec"]
+        patched["metadata"]["generation"] = old["metadata"]["generation"] + changed
+        return self.put(kind, patched)
 
     def unchanged(self, body: Body, version: str) -> None:
         """Raise ApiError 409 unless the object has this resourceVersion; an empty one matches any."""
@@ -137,18 +139,22 @@ class ApiServer:
 
     def drop(self, kind: str, name: str) -> None:
         """Remove an object; the garbage collector removes later what it owned."""
-        gone = self.objects.pop((kind, name), None)
-        if gone is None:
+        dropped = self.objects.pop((kind, name), None)
+        if dropped is None:
             return
         if kind == "ConfigMap":  # its Secret goes at once: no watch covers Secrets, and no pass waits for one
             self.objects = {
-                key: body for key, body in self.objects.items() if not _owned(body, gone["metadata"]["uid"])
+                key: body for key, body in self.objects.items() if not _owned(body, dropped["metadata"]["uid"])
             }
         self.version += 1
         # A deletion has a version of its own, as in watch events.
-        self._tell(kind, {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}, gone=True)
+        self._tell(
+            kind,
+            {**dropped, "metadata": {**dropped["metadata"], "resourceVersion": str(self.version)}},
+            is_deleted=True,
+        )
         if kind in ("DLJob", "RayCluster"):
-            self.agenda.soon(COLLECT_S, lambda: self._collect(gone["metadata"]["uid"]))
+            self.agenda.soon(COLLECT_S, lambda: self._collect(dropped["metadata"]["uid"]))
 
     def _collect(self, uid: str) -> None:
         for (kind, name), body in list(self.objects.items()):
@@ -156,20 +162,20 @@ class ApiServer:
             if kind != "Pod" and _owned(body, uid):
                 self.drop(kind, name)
 
-    def _tell(self, kind: str, body: Body, *, gone: bool) -> None:
-        for told in list(self.listeners):
-            told(kind, body["metadata"]["name"], body, gone)
+    def _tell(self, kind: str, body: Body, *, is_deleted: bool) -> None:
+        for listener in list(self.listeners):
+            listener(kind, body["metadata"]["name"], body, is_deleted)
 
 
 def merged(old: Object, patch: Object) -> Body:
     """Apply a merge patch (RFC 7396) to an object."""
-    made: Body = {**old}
+    result: Body = {**old}
     for key, value in patch.items():
         if value is None:
-            made.pop(key, None)
+            result.pop(key, None)
         else:
-            made[key] = merged(part(old, key), part(patch, key)) if isinstance(value, Mapping) else value
-    return made
+            result[key] = merged(part(old, key), part(patch, key)) if isinstance(value, Mapping) else value
+    return result
 
 
 def _owned(body: Body, uid: str) -> bool:

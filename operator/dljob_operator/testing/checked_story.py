@@ -18,10 +18,10 @@ class CheckedStory(StoryState):
         """Start a process of the operator."""
         return SimulatedOperator(self, number, skew, behind, lag)
 
-    def decided(self, operator: SimulatedProcess, seen: Observed, outcome: ReconcileResult) -> None:
+    def decided(self, operator: SimulatedProcess, observed: Observed, outcome: ReconcileResult) -> None:
         """Note and check the decision of a pass."""
         self.note_decision(operator, outcome)
-        laws.decided(self, seen, outcome)
+        laws.decided(self, observed, outcome)
 
     def wrote(self, operator: SimulatedProcess) -> None:
         """Count and check a write to the API server."""
@@ -32,7 +32,7 @@ class CheckedStory(StoryState):
         """Check a submission that a head accepted."""
         laws.check_submission(self, head, id_)
 
-    def changed(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+    def changed(self, kind: str, _name: str, body: Body, is_deleted: bool) -> None:  # noqa: FBT001 - as the server tells
         """Bring a change of an object to the operators, and check it."""
-        super().changed(kind, _name, body, gone)
-        laws.changed(self, kind, body, gone=gone)
+        super().changed(kind, _name, body, is_deleted)
+        laws.changed(self, kind, body, is_deleted=is_deleted)

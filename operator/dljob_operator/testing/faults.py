@@ -42,16 +42,16 @@ def draw(
         aims: moments that they come close to, if any are named.
     """
     kinds = {kind: max(mix, 1) if of else mix for kind, (mix, _) in KINDS.items() if not of or kind in of}
-    found: list[Mishap] = []
+    mishaps: list[Mishap] = []
     for kind in rng.choices(list(kinds), list(kinds.values()), k=rng.randint(1, most)):
-        near = bool(found) and rng.random() < 0.5
-        at = found[-1].at + rng.random() ** 3 * 3 if near else rng.random() ** 2 * horizon
+        near = bool(mishaps) and rng.random() < 0.5
+        at = mishaps[-1].at + rng.random() ** 3 * 3 if near else rng.random() ** 2 * horizon
         # Around a decision of the operator: an order and its submission are 20 ms apart, which chance hardly ever hits.
         if aims and rng.random() < 0.7:
             at = max(0.0, rng.choice(aims) - 0.1 + 0.2 * rng.random())
         value = rng.choice((0.05, 0.5, 3.0, 12.0, 40.0, 90.0)) * (0.5 + rng.random())
-        found.append(Mishap(round(at, 3), kind, rng.randrange(1 << 10), round(value, 3)))
-    return tuple(sorted(found, key=lambda mishap: mishap.at))
+        mishaps.append(Mishap(round(at, 3), kind, rng.randrange(1 << 10), round(value, 3)))
+    return tuple(sorted(mishaps, key=lambda mishap: mishap.at))
 
 
 def happen(w: StoryState, mishap: Mishap) -> None:
@@ -70,7 +70,7 @@ def mend(w: StoryState) -> None:
     # Two operators that lead at once are a fault of their own (`overlap`), so one stays.
     for operator in w.alive[1:]:
         w.end(operator)
-    for cluster in w.server.each("RayCluster"):
+    for cluster in w.server.objects_of("RayCluster"):
         if part(cluster, "spec").get("suspend"):
             w.server.edit("RayCluster", cluster["metadata"]["name"], suspend=False)
     _share(w)
@@ -136,14 +136,14 @@ def _api(w: StoryState, m: Mishap) -> None:
     w.troubles = (w.troubles + [ApiTrouble(status, done, seconds)] * (1 + m.pick // 8 % 5))[:MOST_TROUBLES]
 
 
-def _slow(where: str) -> Callable[[StoryState, Mishap], None]:
+def _slow(target: str) -> Callable[[StoryState, Mishap], None]:
     """Return a fault that slows the next reads or writes: their requests, answers, or both, by up to hours."""
 
     def do(w: StoryState, m: Mishap) -> None:
         seconds, way = m.value * (1.0, 10.0, 100.0)[m.pick % 3], m.pick // 3 % 3
         call = SlowCall(request=0.0 if way == 1 else seconds, answer=0.0 if way == 0 else seconds)
-        due = w.slow.due[where, bool(m.pick // 9 % 2)]
-        due += [call] * min(1 + m.pick // 18 % 4, MOST_TROUBLES - len(due))
+        slow_calls = w.slow.due[target, bool(m.pick // 9 % 2)]
+        slow_calls += [call] * min(1 + m.pick // 18 % 4, MOST_TROUBLES - len(slow_calls))
 
     return do
 
@@ -168,7 +168,7 @@ def _of_worker(act: Callable[[StoryState, str, Mishap], None]) -> Callable[[Stor
 
 
 def _to_pod(w: StoryState, m: Mishap, act: Callable[[StoryState, str, Mishap], None], *, head: bool) -> None:
-    pods = sorted(body["metadata"]["name"] for body in w.server.each("Pod") if is_head(body) is head)
+    pods = sorted(body["metadata"]["name"] for body in w.server.objects_of("Pod") if is_head(body) is head)
     if pods:
         act(w, pods[m.pick % len(pods)], m)
 
@@ -191,7 +191,7 @@ def _node(w: StoryState, pod: str, _m: Mishap) -> None:
 
 def _dead(w: StoryState, m: Mishap) -> None:
     """Lose the Kubernetes node of a pod for good; at least two of the four stay."""
-    nodes = sorted({node_of(body) for body in w.server.each("Pod")} - {"", *w.nature.dead})
+    nodes = sorted({node_of(body) for body in w.server.objects_of("Pod")} - {"", *w.nature.dead})
     if nodes and len(w.nature.dead) < 2:
         w.nature.lose_node(nodes[m.pick % len(nodes)], excluded=m.value * 30.0)
 
@@ -204,25 +204,25 @@ def _excluded(w: StoryState, m: Mishap) -> None:
 
 
 def _head(w: StoryState) -> HeadProcess | None:
-    return next((each for each in reversed(w.nature.heads) if each.alive), None)
+    return next((process for process in reversed(w.nature.heads) if process.alive), None)
 
 
 def _master(w: StoryState) -> tuple[HeadProcess, SimulatedMaster] | None:
     head = _head(w)
     last = next(reversed(head.masters.values()), None) if head is not None else None
-    return (head, last) if head is not None and last is not None and not last.gone else None
+    return (head, last) if head is not None and last is not None and not last.gone_at else None
 
 
 def _master_again(w: StoryState, m: Mishap) -> None:
-    found = _master(w)
-    if found is not None and not found[1].away:
-        found[0].restart_master(found[1], m.value)
+    head_and_master = _master(w)
+    if head_and_master is not None and not head_and_master[1].away:
+        head_and_master[0].restart_master(head_and_master[1], m.value)
 
 
 def _lose_master(w: StoryState, _m: Mishap) -> None:
-    found = _master(w)
-    if found is not None and found[1].phase not in TERMINAL:
-        found[0].lose(found[1])
+    head_and_master = _master(w)
+    if head_and_master is not None and head_and_master[1].phase not in TERMINAL:
+        head_and_master[0].lose(head_and_master[1])
 
 
 def _launcher(w: StoryState, _m: Mishap) -> None:
@@ -240,7 +240,7 @@ def _refuses(w: StoryState, _m: Mishap) -> None:
 
 def _of_cluster(act: Callable[[StoryState, Body, Mishap], None]) -> Callable[[StoryState, Mishap], None]:
     def do(w: StoryState, m: Mishap) -> None:
-        cluster = next(w.server.each("RayCluster"), None)
+        cluster = next(w.server.objects_of("RayCluster"), None)
         if cluster is not None:
             act(w, cluster, m)
 

@@ -63,18 +63,18 @@ class HeadClient:
         self,
         head: HeadProcess,
         slow: SlowCall,
-        what: tuple[str, str],
+        request: tuple[str, str],
         query: Query,
         body: Any,  # noqa: ANN401 - JSON
     ) -> Response | None:
         """Make a slow call to a head; one that restarts meanwhile has closed the connection."""
-        container, (method, path) = head.container, what
+        container, (method, path) = head.container, request
 
-        def there() -> bool:
+        def is_same_head() -> bool:
             return self._world.reach(self._host) is head and head.container == container
 
         def do() -> Response | None:
-            if not there():
+            if not is_same_head():
                 return None
             if path != "/api/jobs/":
                 return self._answer(head, method, path, body)
@@ -84,7 +84,7 @@ class HeadClient:
         if not path.endswith("/status"):
             return await arrival(self._operator, self._world.slow, slow, do)
         await self._operator.sleep(slow.request)
-        answer = await self._status(head, query) if there() else None
+        answer = await self._status(head, query) if is_same_head() else None
         await self._operator.sleep(slow.answer)
         return answer
 

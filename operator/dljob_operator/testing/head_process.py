@@ -57,13 +57,13 @@ class SimulatedMaster:
     ended: str = ""
     away: bool = False
     """Whether it restarts, and does not answer meanwhile."""
-    gone: float = 0.0
+    gone_at: float = 0.0
     """Time since when it is gone for good; 0: it is not."""
     step: int = 0
     suspending: bool = False
     """Whether it stops because the job is suspended."""
     obeyed: list[str] = field(default_factory=list[str])
-    left: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    left_nodes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     """Excluded nodes, as in its snapshots."""
 
     def snapshot(self) -> dict[str, Any]:
@@ -86,7 +86,12 @@ class SimulatedMaster:
             "carry": {"v": 1, **carry} if carry else {},
             "recentFaults": [],
             "progress": {"step": self.step, "metrics": {}},
-            "nodes": {"desired": RANKS, "ready": RANKS, "replaced": len(self.left), "excluded": list(self.left)},
+            "nodes": {
+                "desired": RANKS,
+                "ready": RANKS,
+                "replaced": len(self.left_nodes),
+                "excluded": list(self.left_nodes),
+            },
             "placement": {"units": RANKS, "ready": RANKS if run else 0, "pending": 0 if run else RANKS},
         }
 
@@ -162,13 +167,16 @@ class HeadProcess:
     def _finds_master(self, launch: Launch, master: SimulatedMaster) -> bool:
         """Whether the launcher finds the attempt's PrimeMaster; the launcher of one that has ended ends as it did."""
         # A launcher that is submitted again has the attempt's id with a suffix `-rN`.
-        there = self.masters.get(launch.id.rpartition("-r")[0])
-        if there is None:
+        earlier_master = self.masters.get(launch.id.rpartition("-r")[0])
+        if earlier_master is None:
             return False
-        master.count, master.saved = max(master.count, there.count), there.saved  # a new one replays the journal
-        if there.phase in EXITS:
-            launch.status, launch.exit_code = EXITS[there.phase]
-        return not there.gone
+        master.count, master.saved = (
+            max(master.count, earlier_master.count),
+            earlier_master.saved,
+        )  # a new one replays the journal
+        if earlier_master.phase in EXITS:
+            launch.status, launch.exit_code = EXITS[earlier_master.phase]
+        return not earlier_master.gone_at
 
     def _exit(self, master: SimulatedMaster) -> None:
         """End its launchers with the exit code of its phase."""
@@ -188,7 +196,7 @@ class HeadProcess:
     def master(self) -> SimulatedMaster | None:
         """Return the PrimeMaster that answers at the gateway, if any."""
         last = next(reversed(self.masters.values()), None)
-        return None if last is None or last.away or last.gone else last
+        return None if last is None or last.away or last.gone_at else last
 
     def look(self, master: SimulatedMaster) -> None:
         """Run once all worker pods are ready, and recover when one is lost."""
@@ -215,15 +223,15 @@ class HeadProcess:
         now = self._agenda.now
         for master in self.masters.values():
             if not self._has_ended(master):
-                one = {"name": node, "reason": "NodeFrozen", "since": stamp(now), "until": stamp(until)}
-                master.left.append(one)
+                left_node = {"name": node, "reason": "NodeFrozen", "since": stamp(now), "until": stamp(until)}
+                master.left_nodes.append(left_node)
                 master.version += 1
-                self._agenda.at(until, lambda master=master, one=one: self._admit(master, one))
+                self._agenda.at(until, lambda master=master, left_node=left_node: self._admit(master, left_node))
         self._news(self)
 
-    def _admit(self, master: SimulatedMaster, one: dict[str, str]) -> None:
+    def _admit(self, master: SimulatedMaster, left_node: dict[str, str]) -> None:
         if not self._has_ended(master):
-            master.left.remove(one)
+            master.left_nodes.remove(left_node)
             master.version += 1
             self._news(self)
 
@@ -274,7 +282,7 @@ class HeadProcess:
 
     def lose(self, master: SimulatedMaster) -> None:
         """Lose PrimeMaster for good; its launcher ends."""
-        master.gone = self._agenda.now
+        master.gone_at = self._agenda.now
         self.kill_launcher()
         self._news(self)
 
@@ -294,7 +302,7 @@ class HeadProcess:
             self._work(master)
 
     def _has_ended(self, master: SimulatedMaster) -> bool:
-        return not self.alive or master.gone > 0 or master.phase in (*TERMINAL, "Suspended")
+        return not self.alive or master.gone_at > 0 or master.phase in (*TERMINAL, "Suspended")
 
     def _turn(self, master: SimulatedMaster, phase: str, reason: str = "") -> None:
         master.phase, master.reason = phase, reason

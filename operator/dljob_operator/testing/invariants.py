@@ -32,17 +32,17 @@ def wrote(w: StoryState, operator: SimulatedProcess) -> None:
         w.broken(f"storm: operator {operator.number} writes once more, {w.unprovoked} times for nothing new")
 
 
-def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
+def decided(w: StoryState, observed: Observed, outcome: ReconcileResult) -> None:
     """Check that no attempt is lost for a RayCluster, or a head's memory, that still exists."""
-    before, after = number(seen.job, "status", "attempt") or 1, number(outcome.status, "attempt")
+    before, after = number(observed.job, "status", "attempt") or 1, number(outcome.status, "attempt")
     lost = after > before and text(outcome.status, "reason") == "ClusterGone"
-    uid = text(seen.job, "status", "rayCluster", "uid")
-    if lost and any(body["metadata"]["uid"] == uid for body in w.server.each("RayCluster")):
+    uid = text(observed.job, "status", "rayCluster", "uid")
+    if lost and any(body["metadata"]["uid"] == uid for body in w.server.objects_of("RayCluster")):
         w.broken("false loss: the RayCluster is there, and its attempt is given up")
     # With GCS fault tolerance a head keeps its memory over a restart.
-    kept = names.SURVIVES in part(seen.cluster, "metadata", "annotations")
-    known = text(seen.job, "status", "rayCluster", "sessionName")
-    if after > before and kept and known and text(outcome.status, "reason") == reasons.HEAD_LOST:
+    keeps_memory = names.SURVIVES in part(observed.cluster, "metadata", "annotations")
+    known = text(observed.job, "status", "rayCluster", "sessionName")
+    if after > before and keeps_memory and known and text(outcome.status, "reason") == reasons.HEAD_LOST:
         w.broken("false loss: the head has its memory, and its attempt is given up")
 
 
@@ -63,23 +63,25 @@ def check_submission(w: StoryState, head: HeadProcess, id_: str) -> None:
         w.broken(f"checkpoint: {id_} goes on from {w.handed}, and the last one is {last_checkpoint(carried)}")
     if not w.shared and any(m.attempt != attempt for m in head.masters.values()) and not (close or late):
         w.broken(f"old cluster: {id_} of attempt {attempt} runs on {head.cluster}, which ran another attempt")
-    for other in w.nature.heads:
-        if other is not head and w.nature.rank_lives(other, LEASE_S):
-            w.broken(f"two live: {id_} begins while ranks of {other.session} live")
+    for other_head in w.nature.heads:
+        if other_head is not head and w.nature.rank_lives(other_head, LEASE_S):
+            w.broken(f"two live: {id_} begins while ranks of {other_head.session} live")
 
 
-def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
+def changed(w: StoryState, kind: str, body: Body, *, is_deleted: bool) -> None:
     """Check what a change of an object may violate."""
-    if kind == "RayCluster" and not gone and not w.shared:
-        there = [each["metadata"] for each in w.server.each("RayCluster")]
+    if kind == "RayCluster" and not is_deleted and not w.shared:
+        cluster_metas = [cluster["metadata"] for cluster in w.server.objects_of("RayCluster")]
         # One that a slow request makes is deleted when a watch has brought it; else it is `left` at the end.
         if w.slow.arriving:
             w.slow.made.add(body["metadata"]["uid"])
-        one = [meta["name"] for meta in there if "deletionTimestamp" not in meta and meta["uid"] not in w.slow.made]
-        if len(one) > 1:
-            w.broken(f"two clusters: {', '.join(one)}")
+        live_names = [
+            meta["name"] for meta in cluster_metas if "deletionTimestamp" not in meta and meta["uid"] not in w.slow.made
+        ]
+        if len(live_names) > 1:
+            w.broken(f"two clusters: {', '.join(live_names)}")
     if kind == "DLJob":
-        if gone:
+        if is_deleted:
             _check_deleted(w, body)
         w.wrote_at = w.agenda.now
         resumed = _settle_orders(w, body)
@@ -89,11 +91,11 @@ def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
 
 def _check_deleted(w: StoryState, body: Body) -> None:
     """Check that a deleted DLJob leaves no job running on a RayCluster that stays."""
-    held = seconds(text(body, "metadata", "deletionTimestamp"))
-    if not w.shared or (held is not None and w.agenda.now - held >= LEAVE_S):
+    deletion_time = seconds(text(body, "metadata", "deletionTimestamp"))
+    if not w.shared or (deletion_time is not None and w.agenda.now - deletion_time >= LEAVE_S):
         return
     for head in w.nature.heads:
-        if head.alive and any(m.phase not in TERMINAL and not m.gone and not m.away for m in head.masters.values()):
+        if head.alive and any(m.phase not in TERMINAL and not m.gone_at and not m.away for m in head.masters.values()):
             w.broken("left running: the DLJob goes while its job runs on a RayCluster that stays")
 
 
@@ -139,7 +141,7 @@ def _status(w: StoryState, old: Object, new: Object, body: Body, *, resumed: boo
 def _forward(w: StoryState, old: Object, new: Object, *, resumed: bool) -> None:
     """Check that phase, attempt, checkpoint and counts go forward, but for a job that is resumed with new budgets."""
     before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
-    saved, last = (last_checkpoint(part(each, "carried"))[2:] for each in (new, old))
+    saved, last = (last_checkpoint(part(status, "carried"))[2:] for status in (new, old))
     if saved < last and text(new, "phase") != "Succeeded":
         w.broken(f"checkpoint: {part(old, 'carried')} became {part(new, 'carried')}")
     if text(old, "phase") in TERMINAL and text(new, "phase") != text(old, "phase") and not resumed:
@@ -169,8 +171,10 @@ def _allowed(w: StoryState, old: Object, new: Object, body: Body) -> None:
 
 def _verdict(w: StoryState, new: Object) -> None:
     """Check that there is one terminal condition, the one of the phase, and that it is true."""
-    held = {text(one, "type") for one in items(new, "conditions") if one.get("status") == "True"}
-    over: list[Ending] = [kind for kind in ENDINGS if kind in held]
+    true_conditions = {
+        text(condition, "type") for condition in items(new, "conditions") if condition.get("status") == "True"
+    }
+    over: list[Ending] = [kind for kind in ENDINGS if kind in true_conditions]
     phase = text(new, "phase")
     if [OF_ENDING[kind] for kind in over] != ([phase] if phase in TERMINAL else []):
         w.broken(f"verdict: phase {phase}, and {' and '.join(over) or 'no terminal condition'}")
@@ -182,9 +186,9 @@ def _verdict(w: StoryState, new: Object) -> None:
 
 def _suspended(w: StoryState) -> None:
     """Check that a suspended job has neither RayCluster nor pods."""
-    there = [each["metadata"]["name"] for kind in ("RayCluster", "Pod") for each in w.server.each(kind)]
-    if there and len(w.alive) == 1 and not w.shared:
-        w.broken(f"not gone: the job is suspended, and {', '.join(there)} are there")
+    remaining = [body["metadata"]["name"] for kind in ("RayCluster", "Pod") for body in w.server.objects_of(kind)]
+    if remaining and len(w.alive) == 1 and not w.shared:
+        w.broken(f"not gone: the job is suspended, and {', '.join(remaining)} are there")
 
 
 def _of_now(w: StoryState, pod: Body) -> bool:
@@ -195,27 +199,30 @@ def _of_now(w: StoryState, pod: Body) -> bool:
 def at_the_end(w: StoryState) -> list[str]:
     """Return the violations long after the last fault: no end, or something left."""
     job = w.job
-    clusters = [each["metadata"]["name"] for each in w.server.each("RayCluster") if not w.shared]
-    pods = [each["metadata"]["name"] for each in w.server.each("Pod") if not w.shared and _of_now(w, each)]
+    clusters = [body["metadata"]["name"] for body in w.server.objects_of("RayCluster") if not w.shared]
+    pods = [body["metadata"]["name"] for body in w.server.objects_of("Pod") if not w.shared and _of_now(w, body)]
     if job is None:
         return [f"left: {', '.join([*clusters, *pods])} of a DLJob that is gone"] if clusters or pods else []
-    found: list[str] = []
+    violations: list[str] = []
     if text(job, "metadata", "deletionTimestamp"):
-        found.append(f"held: the DLJob is not let go: {job['metadata'].get('finalizers')}")
+        violations.append(f"held: the DLJob is not let go: {job['metadata'].get('finalizers')}")
     status = part(job, "status")
     if text(status, "phase") not in TERMINAL:
-        return [*found, f"no end: {text(status, 'phase')}/{text(status, 'reason')}: {text(status, 'message')[:200]}"]
+        return [
+            *violations,
+            f"no end: {text(status, 'phase')}/{text(status, 'reason')}: {text(status, 'message')[:200]}",
+        ]
     if names.FINALIZER in (job["metadata"].get("finalizers") or ()):
-        found.append("held: the job is over, and its DLJob is still held")
-    leaving = [each["metadata"]["name"] for each in w.server.each("Pod") if is_leaving(each) and _of_now(w, each)]
+        violations.append("held: the job is over, and its DLJob is still held")
+    leaving = [body["metadata"]["name"] for body in w.server.objects_of("Pod") if is_leaving(body) and _of_now(w, body)]
     stuck = [] if w.shared else leaving  # pods of a RayCluster that is there are its owner's matter
     if stuck:
-        found.append(f"stuck: {', '.join(stuck)} on nodes that are lost")
+        violations.append(f"stuck: {', '.join(stuck)} on nodes that are lost")
     if w.orders.keys() & {text(job, "metadata", "annotations", names.RESUME)}:
-        found.append("order: the last order to resume is neither obeyed nor refused")
+        violations.append("order: the last order to resume is neither obeyed nor refused")
     live = accept.live(accept.source(job))
     if len(clusters) > live.retain:
-        found.append(f"left: {', '.join(clusters)} of a job that is over")
+        violations.append(f"left: {', '.join(clusters)} of a job that is over")
     if live.ttl is not None:
-        found.append("left: ttlSecondsAfterFinished have passed, and the DLJob is there")
-    return found
+        violations.append("left: ttlSecondsAfterFinished have passed, and the DLJob is there")
+    return violations

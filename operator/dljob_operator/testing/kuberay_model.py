@@ -58,7 +58,7 @@ def is_ready(pod: Object) -> bool:
 
 def _conditions(pod: Object, type_: str, *, holds: bool, reason: str = "", message: str = "") -> list[Object]:
     """The conditions of a pod with one of them changed."""
-    others = [each for each in items(pod, "status", "conditions") if each["type"] != type_]
+    others = [condition for condition in items(pod, "status", "conditions") if condition["type"] != type_]
     return [*others, {"type": type_, "status": str(holds), "reason": reason, "message": message}]
 
 
@@ -80,10 +80,10 @@ class Nature:
 
     # -- KubeRay
 
-    def _on_change(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+    def _on_change(self, kind: str, name: str, body: Body, is_deleted: bool) -> None:  # noqa: FBT001 - as the server tells
         if kind == "RayCluster":
             self.agenda.soon(KUBERAY_S, lambda: self.turn(name))
-            if gone:
+            if is_deleted:
                 self.agenda.soon(KUBERAY_S, lambda: self.clear(body["metadata"]["name"]))
         elif kind == "Pod":
             self.agenda.soon(KUBERAY_S, lambda: self.turn(cluster_of(body)))
@@ -96,7 +96,7 @@ class Nature:
         cluster = self.server.find("RayCluster", name)
         if cluster is None:
             return
-        pods = list(self.server.each("Pod", name))
+        pods = list(self.server.objects_of("Pod", name))
         if text(cluster, "metadata", "deletionTimestamp"):
             self.clear(name)
             # Foreground deletion: the RayCluster goes after its last pod.
@@ -111,7 +111,7 @@ class Nature:
 
     def clear(self, name: str) -> None:
         """Delete all pods of a RayCluster."""
-        for body in self.server.each("Pod", name):
+        for body in self.server.objects_of("Pod", name):
             self.remove(body["metadata"]["name"])
 
     def _fill(self, cluster: Body, pods: list[Body]) -> None:
@@ -148,14 +148,14 @@ class Nature:
         # Each pod has another first choice, so pods spread over the nodes.
         first, kept_from = int(uid.removeprefix("pod-")), set(patches.excluded_nodes(body["spec"]))
         every = [f"node-{(first + at) % NODES}" for at in range(NODES)]
-        node = next((each for each in every if each not in self.dead and each not in kept_from), "")
-        why = {} if node else {"reason": "Unschedulable", "message": "no node takes it"}
-        told = {"conditions": _conditions(body, "PodScheduled", holds=bool(node), **why)}
+        node = next((node_name for node_name in every if node_name not in self.dead and node_name not in kept_from), "")
+        reason_fields = {} if node else {"reason": "Unschedulable", "message": "no node takes it"}
+        status_patch = {"conditions": _conditions(body, "PodScheduled", holds=bool(node), **reason_fields)}
         if node:
-            self._change(body, {"spec": {"nodeName": node}, "status": told})
+            self._change(body, {"spec": {"nodeName": node}, "status": status_patch})
             self.agenda.soon(READY_S, lambda: self._up(name, uid, 0))
             return
-        self._change(body, {"status": told})
+        self._change(body, {"status": status_patch})
         self.agenda.after(AGAIN_S, lambda: self._schedule(name, uid))
 
     def _up(self, name: str, uid: str, incarnation: int) -> None:
@@ -170,16 +170,16 @@ class Nature:
         id_ = self._boot(cluster_of(body), name).container if is_head(body) else ""
         runs: Body = {**container, "ready": True, "containerID": id_, "state": {"running": {}}}
         address = f"10.0.{uid.removeprefix('pod-')}.1"
-        told: Body = {"phase": "Running", "podIP": address, "containerStatuses": [runs]}
-        self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=True)}})
+        status_patch: Body = {"phase": "Running", "podIP": address, "containerStatuses": [runs]}
+        self._change(body, {"status": {**status_patch, "conditions": _conditions(body, "Ready", holds=True)}})
 
     def _boot(self, cluster: str, pod: str) -> HeadProcess:
         """Start a head's process tree, with the memory of the last one where the RayCluster keeps it."""
         self.boots += 1
         body = self.server.find("RayCluster", cluster)
-        kept = names.SURVIVES in part(body, "metadata", "annotations")
-        old = next((each for each in reversed(self.heads) if each.cluster == cluster), None)
-        if kept and old is not None and not old.alive:
+        keeps_memory = names.SURVIVES in part(body, "metadata", "annotations")
+        old = next((head_process for head_process in reversed(self.heads) if head_process.cluster == cluster), None)
+        if keeps_memory and old is not None and not old.alive:
             old.again(pod, self.boots)
             return old
         head = HeadProcess(self.agenda, cluster, pod, self.boots, self.news)
@@ -189,17 +189,17 @@ class Nature:
     def _say(self, cluster: Body) -> None:
         """Write the status of a RayCluster, and tell the head how many workers are ready."""
         name = cluster["metadata"]["name"]
-        pods = list(self.server.each("Pod", name))
+        pods = list(self.server.objects_of("Pod", name))
         head = next(
             (pod for pod in pods if is_head(pod) and not is_leaving(pod) and text(pod, "status", "phase") != "Failed"),
             None,
         )
         ready = sum(is_ready(pod) and not is_leaving(pod) for pod in pods if not is_head(pod))
-        held = bool(part(cluster, "spec").get("suspend"))
-        up = "True" if head is not None and is_ready(head) and not held else "False"
+        is_suspended = bool(part(cluster, "spec").get("suspend"))
+        up = "True" if head is not None and is_ready(head) and not is_suspended else "False"
         status: dict[str, Any] = {
             "observedGeneration": number(cluster, "metadata", "generation"),
-            "desiredWorkerReplicas": 0 if held else RANKS,
+            "desiredWorkerReplicas": 0 if is_suspended else RANKS,
             "readyWorkerReplicas": ready,
             "conditions": [{"type": "HeadPodReady", "status": up, "reason": "HeadPodRunningAndReady"}],
             "head": _named(head) if head else {},
@@ -211,8 +211,8 @@ class Nature:
 
     def _unseen(self, pods: list[Body]) -> int:
         """Return the number of workers that count as ready but are on lost nodes."""
-        there = [pod for pod in pods if not is_head(pod) and not is_leaving(pod) and is_ready(pod)]
-        return sum(node_of(pod) in self.dead for pod in there)
+        ready_workers = [pod for pod in pods if not is_head(pod) and not is_leaving(pod) and is_ready(pod)]
+        return sum(node_of(pod) in self.dead for pod in ready_workers)
 
     # -- Kubernetes nodes
 
@@ -229,7 +229,7 @@ class Nature:
         self.agenda.after(NOT_READY_S + TOLERATED_S, lambda: self._taint(name))
 
     def _on(self, node: str) -> list[Body]:
-        return [body for body in self.server.each("Pod") if node_of(body) == node]
+        return [body for body in self.server.objects_of("Pod") if node_of(body) == node]
 
     def _freeze(self, node: str, excluded: float) -> None:
         for body in self._on(node):
@@ -243,26 +243,26 @@ class Nature:
             self._change(body, {"status": {"conditions": _conditions(body, "Ready", holds=False)}})
 
     def _taint(self, node: str) -> None:
-        why = {"reason": "DeletionByTaintManager", "message": "Taint manager: deleting due to NoExecute"}
+        reason_fields = {"reason": "DeletionByTaintManager", "message": "Taint manager: deleting due to NoExecute"}
         for body in self._on(node):
             if not is_leaving(body):
-                told = {"conditions": _conditions(body, "DisruptionTarget", holds=True, **why)}
-                self._change(body, {"status": told})
+                status_patch = {"conditions": _conditions(body, "DisruptionTarget", holds=True, **reason_fields)}
+                self._change(body, {"status": status_patch})
             self.remove(body["metadata"]["name"])
 
     def node(self, name: str) -> Body:
         """Return a Kubernetes node as the API server has it."""
         lost = self.dead.get(name)
         ready = lost is None or self.agenda.now < lost + NOT_READY_S
-        told = {"type": "Ready", "status": "True" if ready else "Unknown"}
-        return {"metadata": {"name": name}, "status": {"conditions": [told]}}
+        ready_condition = {"type": "Ready", "status": "True" if ready else "Unknown"}
+        return {"metadata": {"name": name}, "status": {"conditions": [ready_condition]}}
 
     def placement(self, head: HeadProcess) -> list[Object]:
         """Return the placement of a head's job, as its gateway serves it."""
-        ready = [pod for pod in self.server.each("Pod", head.cluster) if not is_head(pod) and is_ready(pod)]
+        ready = [pod for pod in self.server.objects_of("Pod", head.cluster) if not is_head(pod) and is_ready(pod)]
         return [
-            {"pod": pod["metadata"]["name"], "node": pod["metadata"]["uid"], "units": [held], "ranks": held}
-            for pod, held in ((pod, f"worker/{at}") for at, pod in enumerate(ready))
+            {"pod": pod["metadata"]["name"], "node": pod["metadata"]["uid"], "units": [unit], "ranks": unit}
+            for pod, unit in ((pod, f"worker/{at}") for at, pod in enumerate(ready))
         ]
 
     # -- pods
@@ -277,7 +277,10 @@ class Nature:
 
     def process_of(self, pod: str) -> HeadProcess | None:
         """Return the process tree in a head's pod."""
-        return next((each for each in reversed(self.heads) if each.alive and each.pod == pod), None)
+        return next(
+            (head_process for head_process in reversed(self.heads) if head_process.alive and head_process.pod == pod),
+            None,
+        )
 
     def delete_pod(self, name: str, uid: str, grace: int | None) -> Body | None:
         """Delete a pod for the operator; return it while it exists. Raises NotThereError, and ApiError 409."""
@@ -325,8 +328,8 @@ class Nature:
         process = self.process_of(name)
         if process is not None:
             process.end()
-        told = {"phase": "Failed", "reason": reason, "message": "the node was low on resource: memory"}
-        self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=False)}})
+        status_patch = {"phase": "Failed", "reason": reason, "message": "the node was low on resource: memory"}
+        self._change(body, {"status": {**status_patch, "conditions": _conditions(body, "Ready", holds=False)}})
 
     def restart(self, name: str, reason: str) -> None:
         """Restart the Ray container of a pod."""
@@ -340,8 +343,8 @@ class Nature:
         incarnation = old["restartCount"] + 1
         ended = {"terminated": {"exitCode": 137, "reason": reason}}
         now: Body = {**old, "restartCount": incarnation, "ready": False, "state": {"waiting": {}}, "lastState": ended}
-        told: Body = {"containerStatuses": [now], "conditions": _conditions(body, "Ready", holds=False)}
-        self._change(body, {"status": told})
+        status_patch: Body = {"containerStatuses": [now], "conditions": _conditions(body, "Ready", holds=False)}
+        self._change(body, {"status": status_patch})
         self.agenda.soon(READY_S, lambda: self._up(name, uid, incarnation))
 
     def _body(self, name: str, uid: str) -> Body | None:
@@ -357,10 +360,10 @@ class Nature:
         """Whether a rank of a head's job may still run: within its lease, and in an existing pod."""
         now = self.agenda.now
         # Ranks go on for one lease after PrimeMaster is gone.
-        renewed = [min(head.ended or now, m.gone or now) for m in head.masters.values() if not m.ended]
+        renewed = [min(head.ended or now, m.gone_at or now) for m in head.masters.values() if not m.ended]
         if not renewed or max(renewed) + lease <= now:
             return False
-        return any(not is_head(body) for body in self.server.each("Pod", head.cluster))
+        return any(not is_head(body) for body in self.server.objects_of("Pod", head.cluster))
 
 
 def _group(cluster: Object, *, head: bool) -> Object:

@@ -63,15 +63,15 @@ def story_of(seed: int, of: Collection[str] = ()) -> Story:
     shared = rng.random() < 0.25
     kinds = of or (HARMLESS if rng.random() < 0.3 else ())
     most, horizon = rng.choice((1, 4, 10, 25)), rng.choice((20.0, 60.0, HORIZON_S))
-    made = _manifest(rng, shared=shared)
+    manifest = _manifest(rng, shared=shared)
     # Chance of its own, so that this draw shifts none of the others.
     if not shared and chance(f"operator head {seed}").random() < 0.3:
-        made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
+        manifest["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
     # The same: a chance of its own.
     going_on = chance(f"operator resume {seed}")
     if resumes := "resume" in of or (not of and going_on.random() < 0.2):
-        made["spec"]["checkpoint"] = {"path": "/ckpt"}
-    story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
+        manifest["spec"]["checkpoint"] = {"path": "/ckpt"}
+    story = Story(seed, manifest, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
     aims = _play(story)[0].acted if of or rng.random() < 0.33 else ()
     mishaps = draw(rng, most, horizon, kinds, aims)
     if not of and resumes:
@@ -207,7 +207,7 @@ def _came_too_late(w: StoryState) -> bool:
 # -- many
 
 
-def one(story: Story) -> dict[str, Any]:
+def run_story(story: Story) -> dict[str, Any]:
     """Run one story, and return its result and trace."""
     ended = tell(story, trace=True)
     return {
@@ -279,4 +279,6 @@ def dump(story: Story) -> dict[str, Any]:
 def load(data: Mapping[str, Any]) -> Story:
     """Return the story of data that `dump` made."""
     mishaps: Sequence[Mapping[str, Any]] = data["faults"]
-    return Story(data["seed"], data["manifest"], data["work"], data["fails"], tuple(Mishap(**one) for one in mishaps))
+    return Story(
+        data["seed"], data["manifest"], data["work"], data["fails"], tuple(Mishap(**mishap) for mishap in mishaps)
+    )

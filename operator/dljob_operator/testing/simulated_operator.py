@@ -84,9 +84,9 @@ class SimulatedOperator(SimulatedProcess):
             tasks.create_task(relist.run(lambda: kinds))
             tasks.create_task(acting.run())
 
-    def _decide(self, seen: Observed, settings: Settings, now: float) -> ReconcileResult:
-        outcome = reconcile(seen, settings, now)
-        self.world.decided(self, seen, outcome)
+    def _decide(self, observed: Observed, settings: Settings, now: float) -> ReconcileResult:
+        outcome = reconcile(observed, settings, now)
+        self.world.decided(self, observed, outcome)
         return outcome
 
     def _ended(self, main: asyncio.Task[None]) -> None:
@@ -103,18 +103,20 @@ class SimulatedOperator(SimulatedProcess):
 
     def _first(self, behind: int, lag: float) -> None:
         """Make the first lists so many changes old, and let the watches bring the rest late: the API server lags."""
-        there, since = self.world.past(behind)
+        old_objects, since = self.world.past(behind)
         kinds = self._feeds if since else ()
-        self._past = {kind: [body for (each, _), body in there.items() if each == kind] for kind in kinds}
+        self._past = {
+            kind: [body for (body_kind, _), body in old_objects.items() if body_kind == kind] for kind in kinds
+        }
         self.late = dict.fromkeys(kinds, self.world.agenda.now + lag)
-        for kind, body, gone in since:
-            self.hear(kind, body, gone=gone)
+        for kind, body, is_deleted in since:
+            self.hear(kind, body, is_deleted=is_deleted)
 
     def past(self, kind: str) -> list[Body] | None:
         """Return the objects of the first list of a kind, if that list is to be old."""
         return self._past.pop(kind, None)
 
-    def hear(self, kind: str, body: Body, *, gone: bool) -> None:
+    def hear(self, kind: str, body: Body, *, is_deleted: bool) -> None:
         """Let a watch bring a change, after a delay and in order."""
         feed = self._feeds.get(kind)
         if not self.alive or feed is None:
@@ -122,22 +124,22 @@ class SimulatedOperator(SimulatedProcess):
         if not selects(SELECTORS.get(feed.resource.plural, ""), part(body, "metadata", "labels")):
             return
         # A lost deletion: only a list can find it.
-        if gone and self.loses == kind:
+        if is_deleted and self.loses == kind:
             self.loses = ""
             return
         agenda = self.world.agenda
         # Not before an earlier event of this kind: a watch keeps the order.
         at = max(agenda.now + 0.001 + 0.05 * agenda.rng.random() ** 3, self._told_at.get(kind, 0.0))
         self._told_at[kind] = max(at, self.late.get(kind, 0.0))
-        agenda.at(self._told_at[kind], lambda: self._bring(kind, body, gone=gone))
+        agenda.at(self._told_at[kind], lambda: self._bring(kind, body, is_deleted=is_deleted))
 
-    def _bring(self, kind: str, body: Body, *, gone: bool) -> None:
+    def _bring(self, kind: str, body: Body, *, is_deleted: bool) -> None:
         if not self.alive:
             return
         # In kopf's order: the index first, then the event; deletions come as events alone.
-        if not gone:
+        if not is_deleted:
             self._feeds[kind].on_index(body)
-        self._feeds[kind].on_event("DELETED" if gone else "MODIFIED", body)
+        self._feeds[kind].on_event("DELETED" if is_deleted else "MODIFIED", body)
 
     # -- its calls
 

@@ -44,7 +44,7 @@ class SimulatedProcess(ABC):
         """Return the objects of the first list of a kind, if that list is to be old."""
 
     @abstractmethod
-    def hear(self, kind: str, body: Body, *, gone: bool) -> None:
+    def hear(self, kind: str, body: Body, *, is_deleted: bool) -> None:
         """Let a watch bring a change, after a delay and in order."""
 
     # -- its calls
@@ -73,9 +73,12 @@ class SimulatedProcess(ABC):
 
     def tell(self, *only: asyncio.Future[None]) -> None:
         """End all long polls, or only these."""
-        told, self._waiting = only or self._waiting, [each for each in self._waiting if only and each not in only]
-        for each in told:
-            _wake(each)
+        woken, self._waiting = (
+            only or self._waiting,
+            [waiting for waiting in self._waiting if only and waiting not in only],
+        )
+        for waiting in woken:
+            _wake(waiting)
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

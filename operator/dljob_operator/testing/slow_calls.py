@@ -29,7 +29,7 @@ class SlowCalls:
     def __init__(self, agenda: Agenda, broken: Callable[[str], None]) -> None:
         """Start without any; `broken` hears of a call that its operator waits for beyond HUNG_S."""
         self.due: dict[tuple[str, bool], list[SlowCall]] = {
-            (where, reads): [] for where in ("api", "head") for reads in (True, False)
+            (target, reads): [] for target in ("api", "head") for reads in (True, False)
         }
         """(Where calls go, whether they only read) -> the next ones that are slow."""
         self.arriving = False
@@ -41,10 +41,10 @@ class SlowCalls:
         self._under_way: dict[int, Callable[[], None]] = {}
         self._sent = 0
 
-    def take(self, where: str, *, reads: bool) -> SlowCall | None:
+    def take(self, target: str, *, reads: bool) -> SlowCall | None:
         """Return how slow the next call to there is; None: it is not."""
-        due = self.due[where, reads]
-        return due.pop(0) if due else None
+        slow_calls = self.due[target, reads]
+        return slow_calls.pop(0) if slow_calls else None
 
     def send(self, seconds: float, arrive: Callable[[], None]) -> None:
         """Let a request arrive in so many seconds, whether or not its caller is still there."""
@@ -62,18 +62,20 @@ class SlowCalls:
 
     def end(self) -> None:
         """Let all requests under way arrive now, and no later call be slow."""
-        for due in self.due.values():
-            due.clear()
+        for slow_calls in self.due.values():
+            slow_calls.clear()
         for number in list(self._under_way):
             self._arrive(number)
 
-    async def wait(self, operator: SimulatedProcess, limit: float, call: Awaitable[T], what: str) -> T:
+    async def wait(self, operator: SimulatedProcess, limit: float, call: Awaitable[T], call_name: str) -> T:
         """Wait for a call as long as its caller is ready to. Raises TimeoutError."""
         over = False
 
         def look() -> None:
             if operator.alive and not over:
-                self._broken(f"hung: operator {operator.number} waits {HUNG_S:g} s for {what}, and other jobs with it")
+                self._broken(
+                    f"hung: operator {operator.number} waits {HUNG_S:g} s for {call_name}, and other jobs with it"
+                )
 
         self._agenda.after(HUNG_S, look)
         try:

@@ -141,14 +141,14 @@ class StoryState(ABC):
 
     def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, Body, bool]]]:
         """Return the objects of so many changes ago by (kind, name), and the changes since."""
-        there: dict[tuple[str, str], Body] = {}
+        objects: dict[tuple[str, str], Body] = {}
         now = max(0, len(self.log) - behind)
-        for kind, body, gone in self.log[:now]:
-            if gone:
-                there.pop((kind, body["metadata"]["name"]), None)
+        for kind, body, is_deleted in self.log[:now]:
+            if is_deleted:
+                objects.pop((kind, body["metadata"]["name"]), None)
             else:
-                there[kind, body["metadata"]["name"]] = body
-        return there, self.log[now:]
+                objects[kind, body["metadata"]["name"]] = body
+        return objects, self.log[now:]
 
     def end(self, operator: SimulatedProcess) -> None:
         """Crash an operator; when it was the last, another one starts later."""
@@ -168,7 +168,7 @@ class StoryState(ABC):
     @property
     def alive(self) -> list[SimulatedProcess]:
         """The operators that run."""
-        return [each for each in self.operators if each.alive]
+        return [operator for operator in self.operators if operator.alive]
 
     def travel(self, *, fatal: bool) -> float:
         """Return the seconds that a message takes; a `fatal` one counts towards the next crash."""
@@ -190,7 +190,7 @@ class StoryState(ABC):
     # -- what operators do
 
     @abstractmethod
-    def decided(self, operator: SimulatedProcess, seen: Observed, outcome: ReconcileResult) -> None:
+    def decided(self, operator: SimulatedProcess, observed: Observed, outcome: ReconcileResult) -> None:
         """Note and check the decision of a pass."""
 
     def note_decision(self, operator: SimulatedProcess, outcome: ReconcileResult) -> None:
@@ -253,8 +253,8 @@ class StoryState(ABC):
 
     def _on_head_news(self, head: HeadProcess) -> None:
         self.happened()
-        for each in self.alive:
-            each.tell()
+        for operator in self.alive:
+            operator.tell()
         if self.trace is not None:
             masters = ", ".join(f"{m.submission} {m.phase}" for m in head.masters.values())
             self.note(f"{head.session} {'lives' if head.alive else 'is gone'}: {masters}")
@@ -263,17 +263,17 @@ class StoryState(ABC):
         """Cut operators off from all heads for a while."""
         self.silent_until = self.agenda.now + seconds
         # Long polls wake up, and find that no head answers.
-        for each in self.alive:
-            each.tell()
+        for operator in self.alive:
+            operator.tell()
 
-    def changed(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+    def changed(self, kind: str, _name: str, body: Body, is_deleted: bool) -> None:  # noqa: FBT001 - as the server tells
         """Bring a change of an object to the operators."""
-        self.log.append((kind, body, gone))
+        self.log.append((kind, body, is_deleted))
         # Pods change mostly by themselves, which gives operators a reason to write.
         if kind == "Pod":
             self.happened()
-        for each in self.alive:
-            each.hear(kind, body, gone=gone)
+        for operator in self.alive:
+            operator.hear(kind, body, is_deleted=is_deleted)
 
     @property
     def job(self) -> Body | None:

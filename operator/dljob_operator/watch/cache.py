@@ -53,13 +53,13 @@ class ObjectStore(Generic[T]):
     entries: dict[Key, CachedObject[T]] = field(default_factory=dict[Key, CachedObject[T]])
     events_received: int = 0
     """Number of watch events of this kind."""
-    gone: list[set[str]] = field(default_factory=list[set[str]])
+    deleted_uids: list[set[str]] = field(default_factory=list[set[str]])
     """For each list in progress, the uids dropped meanwhile: the list may still contain them."""
 
     def get(self, key: Key) -> T | None:
         """Return the object, or None."""
-        found = self.entries.get(key)
-        return found.value if found else None
+        entry = self.entries.get(key)
+        return entry.value if entry else None
 
     def put(self, key: Key, entry: CachedObject[T]) -> bool:
         """Store an object unless a newer state of it is known; return whether it was stored."""
@@ -74,7 +74,7 @@ class ObjectStore(Generic[T]):
         """Forget an object, unless another one has its name by now; return whether it was forgotten."""
         known = self.entries.get(key)
         # Noted even if the object is unknown: a list in progress may bring it yet.
-        for uids in self.gone:
+        for uids in self.deleted_uids:
             uids.add(uid or (known.uid if known else ""))
         if known is None or (uid and known.uid != uid):
             return False
@@ -137,12 +137,12 @@ class Cache:
         known = self.pods.entries.get(key)
         if not self.pods.drop(key, uid) or known is None:
             return None
-        where = Key(key.namespace, known.value.cluster)
-        siblings = self._pods_of.get(where, {})
+        cluster_key = Key(key.namespace, known.value.cluster)
+        siblings = self._pods_of.get(cluster_key, {})
         siblings.pop(key.name, None)
         # No empty entry stays for a RayCluster that is gone.
         if not siblings:
-            self._pods_of.pop(where, None)
+            self._pods_of.pop(cluster_key, None)
         return known.job
 
     # -- questions

@@ -24,21 +24,23 @@ async def lacking(kube: Kube) -> str:
     """
     # Every account may read this document (system:discovery); reading CRDs takes an administrator's rights.
     try:
-        said = await kube.call("GET", f"/openapi/v3/apis/{DLJOBS.group}/{DLJOBS.version}")
+        document = await kube.call("GET", f"/openapi/v3/apis/{DLJOBS.group}/{DLJOBS.version}")
     except NotThereError:
         return ""
-    return lacks(crd(), said)
+    return lacks(crd(), document)
 
 
-def lacks(ours: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+def lacks(own_crd: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     """Return what a served OpenAPI document (v3) lacks of a CRD; empty when it does not contain DLJobs."""
-    theirs = next((one for one in part(said, "components", "schemas").values() if _is_dljob(one)), None)
-    if theirs is None:
+    served_schema = next(
+        (schema for schema in part(document, "components", "schemas").values() if _is_dljob(schema)), None
+    )
+    if served_schema is None:
         return ""
-    mine = part(items(ours, "spec", "versions")[0], "schema", "openAPIV3Schema")
-    found = list(_missing(mine, cast("Mapping[str, Any]", theirs), ""))
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more
+    own_schema = part(items(own_crd, "spec", "versions")[0], "schema", "openAPIV3Schema")
+    missing_paths = list(_missing(own_schema, cast("Mapping[str, Any]", served_schema), ""))
+    more = f" and {len(missing_paths) - SHOWN} more" if len(missing_paths) > SHOWN else ""
+    return ", ".join(missing_paths[:SHOWN]) + more
 
 
 def _is_dljob(schema: object) -> bool:
@@ -46,16 +48,16 @@ def _is_dljob(schema: object) -> bool:
     return any((text(kind, "group"), text(kind, "kind")) == (DLJOBS.group, DLJOBS.kind) for kind in kinds)
 
 
-def _missing(mine: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> Iterator[str]:
+def _missing(own_schema: Mapping[str, Any], served_schema: Mapping[str, Any], path: str) -> Iterator[str]:
     """Yield missing paths, only the topmost of each; a free-form object lacks nothing."""
-    if theirs.get("x-kubernetes-preserve-unknown-fields"):
+    if served_schema.get("x-kubernetes-preserve-unknown-fields"):
         return
-    there = part(theirs, "properties")
-    for name, field in part(mine, "properties").items():
-        where = f"{path}.{name}" if path else name
-        if name in there:
-            yield from _missing(field, there[name], where)
+    served_fields = part(served_schema, "properties")
+    for name, field in part(own_schema, "properties").items():
+        field_path = f"{path}.{name}" if path else name
+        if name in served_fields:
+            yield from _missing(field, served_fields[name], field_path)
         else:
-            yield where
-    if "items" in mine and "items" in theirs:
-        yield from _missing(mine["items"], theirs["items"], f"{path}[]")
+            yield field_path
+    if "items" in own_schema and "items" in served_schema:
+        yield from _missing(own_schema["items"], served_schema["items"], f"{path}[]")

@@ -57,7 +57,7 @@ def job_feed(cache: Cache, queue: WorkQueue) -> WatchFeed:
 
 def feeds(cache: Cache, queue: WorkQueue, *, kuberay: bool) -> list[WatchFeed]:
     """Return the feeds of the kinds that kopf watches; RayClusters only when they are served."""
-    found = [WatchFeed(PODS, cache.pods, cache.put_pod, cache.drop_pod, queue)]
+    watch_feeds = [WatchFeed(PODS, cache.pods, cache.put_pod, cache.drop_pod, queue)]
     if kuberay:
-        found.append(WatchFeed(RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster, queue))
-    return found
+        watch_feeds.append(WatchFeed(RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster, queue))
+    return watch_feeds

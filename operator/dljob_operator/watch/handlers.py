@@ -106,17 +106,17 @@ def login(ways: Callable[[], Awaitable[ApiConnection]], registry: kopf.OperatorR
 
 def connection(way: ApiConnection, until: datetime | None = None) -> kopf.ConnectionInfo:
     """Convert a connection to kopf's form."""
-    found = way.configuration
-    scheme, _, token = str(found.api_key.get("BearerToken") or "").strip().partition(" ")
+    configuration = way.configuration
+    scheme, _, token = str(configuration.api_key.get("BearerToken") or "").strip().partition(" ")
     return kopf.ConnectionInfo(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
         scheme=scheme.capitalize() or None,
         token=token or None,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
-        proxy_url=found.proxy,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        proxy_url=configuration.proxy,
         default_namespace=way.namespace,
         expiration=until,
     )

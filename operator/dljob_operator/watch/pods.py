@@ -54,8 +54,8 @@ def _image(status: Object) -> ImageVersions | None:
     for container in items(status, "initContainerStatuses"):
         for state in ("state", "lastState") if container["name"] == IMAGE_CHECK else ():
             with suppress(ValueError, AttributeError):
-                said = json.loads(text(container, state, "terminated", "message"))
-                python, ray, dljob = (str(said.get(name) or "")[:_VERSION] for name in ("python", "ray", "dljob"))
+                versions = json.loads(text(container, state, "terminated", "message"))
+                python, ray, dljob = (str(versions.get(name) or "")[:_VERSION] for name in ("python", "ray", "dljob"))
                 return ImageVersions(python, ray, dljob)
     return None
 
@@ -80,8 +80,8 @@ def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
         yield "Removed: somebody deleted it by force" if forced else "Deleted: somebody deleted it"
 
 
-def _describe(what: Object) -> str:
-    return ": ".join(words for words in (text(what, "reason"), text(what, "message").strip()) if words)
+def _describe(state: Object) -> str:
+    return ": ".join(words for words in (text(state, "reason"), text(state, "message").strip()) if words)
 
 
 def _ray_container(body: Object) -> Object:
@@ -124,5 +124,5 @@ def _exit_with_count(container: Object) -> str:
 
 def _exit(end: Object) -> str:
     reason = f" ({end['reason']})" if end.get("reason") not in (None, "Error") else ""
-    said = f": {text(end, 'message').strip()[-300:]}" if end.get("message") else ""
-    return f"exit code {end.get('exitCode')}{reason}{said}"
+    message = f": {text(end, 'message').strip()[-300:]}" if end.get("message") else ""
+    return f"exit code {end.get('exitCode')}{reason}{message}"

@@ -103,21 +103,21 @@ class Relist:
         while True:
             await asyncio.sleep(every * self._jitter())
             for source in sources():
-                own = errors.setdefault(source.objects.resource.plural, _errors(source))
+                error_log = errors.setdefault(source.objects.resource.plural, _errors(source))
                 try:
                     await self.once(source)
-                    own.worked()
+                    error_log.worked()
                 except Exception as error:  # noqa: BLE001 - one unreadable list must not end all later ones
-                    own.failed(error)
+                    error_log.failed(error)
 
     async def once(self, source: ResyncSource) -> int:
         """Compare one kind; return the number of changes that the watch had missed. Raises ApiError."""
         news = await self._compare(source)
         kind = source.objects.resource.kind
-        heard = source.store.events_received
+        events_received = source.store.events_received
         # A watch that told nothing between two lists, while the lists found changes, is dead.
-        silent = heard == self._events_before.get(kind, -1)
-        self._events_before[kind] = heard
+        silent = events_received == self._events_before.get(kind, -1)
+        self._events_before[kind] = events_received
         # One list may just be ahead of the watch.
         self._deaf[kind] = self._deaf.get(kind, 0) + 1 if news and silent else 0
         if news:
@@ -127,20 +127,20 @@ class Relist:
 
     async def _compare(self, source: ResyncSource) -> int:
         before = list(keys(source.store))
-        there: dict[Key, str] = {}
+        listed_uids: dict[Key, str] = {}
         concerned: list[Key | None] = []
-        gone: set[str] = set()  # uids deleted since the list began: a later page may still contain them
-        source.store.gone.append(gone)
+        deleted_uids: set[str] = set()  # uids deleted since the list began: a later page may still contain them
+        source.store.deleted_uids.append(deleted_uids)
         try:
             for namespace in self._namespaces:
                 async for page in source.objects.pages(namespace, source.labels, source.page):
                     for item in page["items"]:
-                        there[key_of(item)] = uid = item["metadata"]["uid"]
-                        concerned.append(None if uid in gone else source.put(item))
+                        listed_uids[key_of(item)] = uid = item["metadata"]["uid"]
+                        concerned.append(None if uid in deleted_uids else source.put(item))
         finally:
-            source.store.gone = [each for each in source.store.gone if each is not gone]
+            source.store.deleted_uids = [uids for uids in source.store.deleted_uids if uids is not deleted_uids]
         # Only objects known before the list: those that came since are missing in it, and not deleted.
-        concerned += [source.drop(key, uid) for key, uid in before if there.get(key) != uid]
+        concerned += [source.drop(key, uid) for key, uid in before if listed_uids.get(key) != uid]
         news = [key for key in concerned if key is not None]
         for key in news:
             self._queue.add(key)
@@ -149,15 +149,15 @@ class Relist:
 
 def sources(kube: Kube, cache: Cache, *, kuberay: bool) -> list[ResyncSource]:
     """Return the watched kinds; RayClusters only when they are served."""
-    found = [
+    resync_sources = [
         ResyncSource(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job, page=JOBS),
         ResyncSource(Objects(kube, PODS), SELECTORS[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
     ]
     if kuberay:
         clusters = RayClusters(kube)
         selector = SELECTORS[clusters.resource.plural]
-        found.append(ResyncSource(clusters, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
-    return found
+        resync_sources.append(ResyncSource(clusters, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
+    return resync_sources
 
 
 def _errors(source: ResyncSource) -> ErrorLog:

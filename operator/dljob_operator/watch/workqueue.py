@@ -58,8 +58,8 @@ class WorkQueue:
     def close(self) -> None:
         """Drop all keys and refuse new ones, while this operator does not lead. Workers keep the keys they have."""
         self._closed = True
-        for each in (self._ready, self._since, self._failures, self._due, self._heap):
-            each.clear()
+        for table in (self._ready, self._since, self._failures, self._due, self._heap):
+            table.clear()
 
     def open(self) -> None:
         """Accept keys again."""
@@ -84,7 +84,7 @@ class WorkQueue:
             heapq.heappush(self._heap, (at, key))
             if len(self._heap) > 2 * len(self._due) + VOID:
                 # Each pass renews a deadline that is days ahead: its void entries would stay in the heap until then.
-                self._heap = [(when, each) for each, when in self._due.items()]
+                self._heap = [(when, due_key) for due_key, when in self._due.items()]
                 heapq.heapify(self._heap)
             self._wake.set()
 

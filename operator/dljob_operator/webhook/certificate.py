@@ -42,10 +42,10 @@ class Certificate:
         """Load the folder's certificate if it changed; return whether one is served."""
         crt, key = self._folder / CERTIFICATE, self._folder / KEY
         try:
-            found = (crt.read_bytes(), key.read_bytes())
-            if found != self._pair:
+            pair = (crt.read_bytes(), key.read_bytes())
+            if pair != self._pair:
                 self.context.load_cert_chain(crt, key)
-                self.expires, self._pair, self._warned = expires(found[0].decode()), found, False
+                self.expires, self._pair, self._warned = expires(pair[0].decode()), pair, False
                 if self.days > 0:
                     log.info("the webhook's certificate holds for %.0f days", self.days)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

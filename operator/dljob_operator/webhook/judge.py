@@ -48,9 +48,9 @@ def judged(body: bytes, settings: Settings) -> bytes:
     try:
         asked = json.loads(body)
         request = part(asked, "request")
-        said = {"uid": text(request, "uid"), "version": text(asked, "apiVersion") or "admission.k8s.io/v1"}
-        said["namespace"] = text(request, "namespace")
-        answer = {**said, "admission": asdict(review(request, settings))}
+        request_fields = {"uid": text(request, "uid"), "version": text(asked, "apiVersion") or "admission.k8s.io/v1"}
+        request_fields["namespace"] = text(request, "namespace")
+        answer = {**request_fields, "admission": asdict(review(request, settings))}
     except (Exception, MemoryError) as error:  # noqa: BLE001 - the operator logs it and admits the job
         answer = {"error": f"{type(error).__name__}: {error}"[:500]}
     return json.dumps(answer).encode()

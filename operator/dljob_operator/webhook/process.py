@@ -69,16 +69,18 @@ class JudgeProcess:
         except TimeoutError:
             raise UnjudgedError("the operator is busy with other requests") from None
         try:
-            said = await self._ask(body, until)
+            verdict = await self._ask(body, until)
         finally:
             self._turn.release()
-        if "error" in said:
-            log.error("a DLJob could not be judged: %s", said["error"])
+        if "error" in verdict:
+            log.error("a DLJob could not be judged: %s", verdict["error"])
             raise UnjudgedError("the operator could not read the request")
-        given: dict[str, Any] = said["admission"]
-        warnings = tuple(given["warnings"])
-        admission = Admission(given["allowed"], given["message"], warnings, given["config_map"])
-        return Judged(said["uid"], said["version"], said["namespace"], admission)
+        admission_fields: dict[str, Any] = verdict["admission"]
+        warnings = tuple(admission_fields["warnings"])
+        admission = Admission(
+            admission_fields["allowed"], admission_fields["message"], warnings, admission_fields["config_map"]
+        )
+        return Judged(verdict["uid"], verdict["version"], verdict["namespace"], admission)
 
     async def close(self) -> None:
         """End the process."""
@@ -100,15 +102,15 @@ class JudgeProcess:
             async with asyncio.timeout_at(until):
                 return await _answer(process, body)
         except TimeoutError:
-            why = f"it takes longer than {self._seconds:g} s"
+            reason = f"it takes longer than {self._seconds:g} s"
         except (OSError, EOFError) as error:
             log.warning("the process that judges DLJobs ended: %r", error)
             # The process died, usually by RLIMIT_DATA.
-            why = "it takes more memory than a check may"
+            reason = "it takes more memory than a check may"
         # Also after a timeout: its late answer would be taken for that to the next question.
         await _end(process)
         self.start()  # now, so that it is ready for the next question
-        raise UnjudgedError(why)
+        raise UnjudgedError(reason)
 
     async def _launched(self) -> Process:
         process = await asyncio.create_subprocess_exec(

@@ -92,11 +92,11 @@ class Webhook:
         # A slow sender must not hold one of the few places for long.
         async with asyncio.timeout(READ_SECONDS):
             body = await request.read()
-        found = _UID.search(body[:_HEAD])
-        if found is None:
+        match = _UID.search(body[:_HEAD])
+        if match is None:
             raise web.HTTPBadRequest(text="no AdmissionReview with a request and its uid")
         # The answer needs the uid even when the judge fails; so it is searched for, not parsed.
-        version, uid = "admission.k8s.io/v1", found[1].decode()
+        version, uid = "admission.k8s.io/v1", match[1].decode()
         try:
             judged = await self._judge.judge(body)
         except UnjudgedError as error:

@@ -43,7 +43,7 @@ def day(kills: int) -> tuple[Driver, Case]:
     targets = ("trainer/7" if i % 100 == 99 else f"rollout/{i * 37 % ranks}" for i in range(kills))
     faults = [Timed(600 + i * every, FaultMove("kill", 0, 0, target)) for i, target in enumerate(targets)]
     case = Case(1, large.manifest(SIZE), tuple(faults))
-    driver = Driver(case, pace=Durations(work=(86_400, 86_401), whole=86_400))
+    driver = Driver(case, pace=Durations(work=(86_400, 86_401), total=86_400))
     driver.run()
     return driver, case
 

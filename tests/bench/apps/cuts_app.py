@@ -26,12 +26,12 @@ class Trainer(Worker):
             samples.get()
             state["trained"] += 1
             time.sleep(me.config["step_s"])
-            before, begin = cut_numbers.taken, time.perf_counter()
+            before, begin = cut_numbers.last_taken, time.perf_counter()
             checkpoint.save(step, state)
             took = time.perf_counter() - begin
             # The first save makes the memory.
             if step:
-                found["cut" if cut_numbers.taken > before else "plain"].append(took)
+                found["cut" if cut_numbers.last_taken > before else "plain"].append(took)
             progress(step)
             if step % 3 == 0:
                 me.job.checkpoint()

@@ -21,7 +21,7 @@ from dljob import RoleGroup
 from dljob.runtime.weights.buckets import checksum
 from dljob.runtime.weights.chain import Hop, places
 from dljob.runtime.weights.chain_line import connected
-from dljob.runtime.weights.chain_reader import taken
+from dljob.runtime.weights.chain_reader import read_chain
 from dljob.runtime.weights.chain_transfer import send_buffers
 from dljob.runtime.weights.model import NO_MARK, Version
 from dljob.runtime.weights.ray_transport import _wait_interruptibly
@@ -178,7 +178,7 @@ class Chain:
         self.line = connected(at[0], secret)
 
     def take(self, number: int) -> Any:
-        return taken(self.relays[number], self.version, _wait_interruptibly, "test", verify=True)
+        return read_chain(self.relays[number], self.version, _wait_interruptibly, "test", verify=True)
 
     def until_filled(self, number: int, least: int) -> None:
         relay, nonce = self.relays[number], self.version.nonce

@@ -67,12 +67,12 @@ class FakeMaster:
 
     async def callees(self, role: str) -> list[tuple[int, int, bool, bool]]:
         found = sorted((rank, peer) for (name, rank), peer in self.table.items() if name == role)
-        return [(rank, peer.incarnation, peer.ready, bool(peer.gone)) for rank, peer in found]
+        return [(rank, peer.incarnation, peer.ready, bool(peer.gone_reason)) for rank, peer in found]
 
     async def await_peer(self, role: str, rank: int, after: int) -> Peer:
         while True:
             peer = self.table.get((role, rank))
-            if peer is not None and (peer.gone or (peer.ready and peer.incarnation > after)):
+            if peer is not None and (peer.gone_reason or (peer.ready and peer.incarnation > after)):
                 return peer
             await self.changed.wait()
 

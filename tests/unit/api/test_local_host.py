@@ -145,21 +145,21 @@ def group(name: str = "any", replicas: int = 1, **resources: float) -> MachineGr
 
 
 def test_a_later_job_takes_idle_machines_of_its_shape() -> None:
-    _, first = lay_out_beside([group(replicas=2, CPU=2)], {}, {}, idle=[], held=[])
-    taken, new = lay_out_beside([group(replicas=3, CPU=2)], {}, {}, idle=first, held=[])
+    _, first = lay_out_beside([group(replicas=2, CPU=2)], {}, {}, idle=[], busy=[])
+    taken, new = lay_out_beside([group(replicas=3, CPU=2)], {}, {}, idle=first, busy=[])
     assert taken == first
     assert [node.resources for node in new] == [{"CPU": 2.0}]
-    assert lay_out_beside([group(CPU=1)], {}, {}, idle=first, held=[])[0] == []
-    assert lay_out_beside([group(CPU=2)], {}, {}, idle=[], held=first)[0] == []
+    assert lay_out_beside([group(CPU=1)], {}, {}, idle=first, busy=[])[0] == []
+    assert lay_out_beside([group(CPU=2)], {}, {}, idle=[], busy=first)[0] == []
 
 
 def test_devices_of_other_jobs_are_not_given_twice() -> None:
     here = {"NPU": ("0", "1", "2")}
-    _, first = lay_out_beside([group(NPU=2)], {}, here, idle=[], held=[])
-    _, (second,) = lay_out_beside([group("b", NPU=1)], {}, here, idle=[], held=first)
+    _, first = lay_out_beside([group(NPU=2)], {}, here, idle=[], busy=[])
+    _, (second,) = lay_out_beside([group("b", NPU=1)], {}, here, idle=[], busy=first)
     assert second.visible == {"ASCEND_RT_VISIBLE_DEVICES": "2"}
     with pytest.raises(PlacementError, match="1 are missing"):
-        lay_out_beside([group("b", NPU=2)], {}, here, idle=[], held=first)
+        lay_out_beside([group("b", NPU=2)], {}, here, idle=[], busy=first)
 
 
 def test_a_job_whose_folder_is_deleted_is_over(tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_a_job_whose_folder_is_deleted_is_over(tmp_path: Path) -> None:
 
 def test_machines_are_counted_over_all_jobs() -> None:
     held = [EmbeddedNode(f"n-{i}", {}, {}, {}) for i in range(7)]
-    assert len(lay_out_beside([group(CPU=1)], {}, {}, idle=[], held=held)[1]) == 1
+    assert len(lay_out_beside([group(CPU=1)], {}, {}, idle=[], busy=held)[1]) == 1
     with pytest.raises(PlacementError, match="2 more nodes, this embedded Ray has 7 of at most 8"):
-        lay_out_beside([group(replicas=2, CPU=1)], {}, {}, idle=[], held=held)
+        lay_out_beside([group(replicas=2, CPU=1)], {}, {}, idle=[], busy=held)
 
 
 def test_the_process_of_a_host_ends_well_when_its_program_is_gone() -> None:

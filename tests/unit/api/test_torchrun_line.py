@@ -109,7 +109,7 @@ def test_the_scripts_words_are_those_that_torchrun_gives_it(words: list[str]) ->
         assume(False)
     mine = ours.read(words, {})
     assert (mine.training_script, mine.training_script_args) == (theirs.training_script, theirs.training_script_args)
-    assert words[ours.own(words) - 1] == mine.training_script
+    assert words[ours.count_own_words(words) - 1] == mine.training_script
 
 
 @given(SCRIPT_WORDS)

@@ -14,7 +14,7 @@ from dljob.cli import runner
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(runner, "_heard", -runner.ONCE_S)
+    monkeypatch.setattr(runner, "_signal_at", -runner.ONCE_S)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
     before = {number: signal.getsignal(number) for number in numbers}
     yield

@@ -45,7 +45,7 @@ class Handle:
 
 @pytest.fixture
 def signals(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("dljob.cli.runner._heard", float("-inf"))  # no signal came before
+    monkeypatch.setattr("dljob.cli.runner._signal_at", float("-inf"))  # no signal came before
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     yield

@@ -188,7 +188,7 @@ def test_a_value_or_a_script_may_be_called_launch(folder: Path) -> None:
     ],
 )
 def test_words_before_the_script_s_arguments_are_counted(words: str, own: int) -> None:
-    assert accelerate_run.own(words.split()) == own
+    assert accelerate_run.count_own_words(words.split()) == own
 
 
 def test_another_subcommand_is_refused_behind_options_too(folder: Path) -> None:

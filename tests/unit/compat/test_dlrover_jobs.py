@@ -292,7 +292,7 @@ def test_results_are_those_of_both_versions() -> None:
 def test_names_come_back_as_the_user_wrote_them() -> None:
     known = Payload("J", "CPU", {"actor_rollout": {"backend": "elastic", "entry_point": "a.b", "resource": {"cpu": 1}}})
     assert role_name("ACTOR_Rollout") == "actor-rollout"
-    assert known.said("actor-rollout") == "actor_rollout"
+    assert known.given_name("actor-rollout") == "actor_rollout"
     assert isinstance(known.workload("actor-rollout"), ElasticWorkloadDesc)
     assert known.workload("other").entry_point == "other.py"
 

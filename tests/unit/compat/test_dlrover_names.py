@@ -70,7 +70,7 @@ def test_each_name_of_the_table_is_what_a_script_finds(scripts: Scripts) -> None
         if one.home:
             assert said.startswith("found"), (module, name, said)
         else:
-            assert said == f"{module}.{name} of DLRover is not carried over: {one.told}"
+            assert said == f"{module}.{name} of DLRover is not carried over: {one.reason}"
             assert one.kind is Kind.REFUSED
 
 

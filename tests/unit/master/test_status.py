@@ -198,7 +198,7 @@ def test_a_rank_that_returned_is_gone_though_its_host_lives():
     world.end("w", 0)
     world.settle()
     assert world.state.hosts[world.state.job.roles["w"].host_of(0)].phase is HostPhase.READY
-    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone="it ended")
+    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone_reason="it ended")
 
 
 def test_a_rank_that_serves_after_its_end_is_called_until_its_process_is_gone():
@@ -208,7 +208,7 @@ def test_a_rank_that_serves_after_its_end_is_called_until_its_process_is_gone():
     assert world.state.ranks["w", 0].phase is RankPhase.SUCCEEDED
     world.kill("w", 0)
     world.settle()
-    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone="it ended")
+    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone_reason="it ended")
     world.end("w", 1)
     world.end("t", 0)
     world.settle()
@@ -220,9 +220,9 @@ def test_peers_of_an_ignored_rank_and_of_an_ending_job_will_not_be_back():
     world = World(job({"name": "w", "replicas": 2}, faultTolerance=ignore)).boot()
     world.kill("w", 0, KILLED)
     world.settle()
-    assert peers(world.state, "w")[0].gone == "it failed, and a rule says to leave it so"
+    assert peers(world.state, "w")[0].gone_reason == "it failed, and a rule says to leave it so"
     world.send(ev.Commanded("s", "stop"))
-    assert peers(world.state, "w")[1].gone == "the job is ending: StoppedByUser"
+    assert peers(world.state, "w")[1].gone_reason == "the job is ending: StoppedByUser"
 
 
 def test_the_description_of_a_failure_has_target_reason_and_place():

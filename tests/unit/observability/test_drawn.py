@@ -42,8 +42,8 @@ def test_axes_have_round_numbers(top, unit, marks):
 
 
 def test_an_axis_of_counts_has_no_halves():
-    assert ticks(1, whole=True) == [0, 1]
-    assert ticks(10, whole=True) == [0, 3, 6, 9, 12]
+    assert ticks(1, whole_numbers=True) == [0, 1]
+    assert ticks(10, whole_numbers=True) == [0, 3, 6, 9, 12]
 
 
 def test_series_are_named_by_their_labels():

@@ -180,7 +180,7 @@ async def test_an_object_deleted_while_a_list_is_under_way_stays_deleted() -> No
         cache.put_pod(pod("c"))
         await Relist(queue, (None,), lambda _kind, _count: None).once(source)
     assert [each.name for each in cache.pods_of(Key("default", "c"))] == ["a", "e"]
-    assert cache.pods.gone == []
+    assert cache.pods.deleted_uids == []
 
 
 async def test_a_list_that_makes_no_sense_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

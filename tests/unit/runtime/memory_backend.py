@@ -107,7 +107,7 @@ class MemoryBackend:
         self.cleared: list[str] = []
         self.asked: tuple[AskedGroup, ...] = ()
 
-    def here(self) -> str:
+    def own_node(self) -> str:
         return ""
 
     async def nodes(self) -> tuple[NodeView, ...]:

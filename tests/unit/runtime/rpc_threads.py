@@ -33,7 +33,9 @@ class Threads(CallTransport):
 
     def send(self, call: RankCall) -> Future[Reply]:
         self.sent.append(call)
-        said = Call(str(next(self._ids)), call.rank, 1, call.method, call.left, "me", False, call.quiet, call.window)
+        said = Call(
+            str(next(self._ids)), call.rank, 1, call.method, call.seconds_left, "me", False, call.quiet, call.window
+        )
         with self.lock:
             return self.pool.submit(self.callees[call.rank].answer, said, call.payload, call.common)
 

@@ -11,7 +11,7 @@ import pytest
 from dljob.report.advice.earlier_jobs import earlier_jobs
 from dljob.report.advice.job_use import JobUse, RoleUse
 from dljob.spec import chosen_resources
-from dljob.spec.chosen_resources import ChosenResource, EarlierJob, ResourceUse, shape_of, told, with_chosen
+from dljob.spec.chosen_resources import ChosenResource, EarlierJob, ResourceUse, describe_choice, shape_of, with_chosen
 from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.auto import CHOSEN, chosen
@@ -44,7 +44,7 @@ def choose(made: DLJobManifest, uses: Sequence[JobUse]) -> tuple[DLJobManifest, 
 
 
 def texts(made: DLJobManifest, *uses: JobUse) -> list[str]:
-    return [told(one) for one in choose(made, uses)[1]]
+    return [describe_choice(one) for one in choose(made, uses)[1]]
 
 
 def test_memory_is_chosen() -> None:
@@ -61,15 +61,15 @@ def test_memory_is_chosen() -> None:
 def test_cpus_are_chosen() -> None:
     made, (one,) = choose(job({"cpu": BOTH["cpu"]}), [earlier()])
     assert made.spec.roles[0].resources.cpu == one.value == "0.9"
-    assert one.why == "a fifth above 0.68 CPUs, the most in 95% of 20 measurements of j (1111)"
+    assert one.reason == "a fifth above 0.68 CPUs, the most in 95% of 20 measurements of j (1111)"
 
 
 def test_choice_stays_within_its_bounds() -> None:
     low = {"cpu": {"min": "2", "max": "4"}, "memory": {"min": "512Mi", "max": "1Gi"}}
     made, found = choose(job(low), [earlier()])
     assert (made.spec.roles[0].resources.cpu, made.spec.roles[0].resources.memory) == ("2", "1Gi")
-    assert found[0].why.endswith("; auto.cpu.min bounds it")
-    assert found[1].why.endswith("; auto.memory.max bounds it")
+    assert found[0].reason.endswith("; auto.cpu.min bounds it")
+    assert found[1].reason.endswith("; auto.memory.max bounds it")
 
 
 def test_killed_ranks_get_half_as_much_again() -> None:
@@ -102,7 +102,7 @@ def test_too_little_history_leaves_the_value_to_begin_with(used: RoleUse, cpu: s
 def test_first_job_begins_with_the_least() -> None:
     made, found = choose(job(), [])
     assert (made.spec.roles[0].resources.cpu, made.spec.roles[0].resources.memory) == ("500m", "512Mi")
-    assert found[0].why == "the value to begin with, since no earlier job of the name has ended here"
+    assert found[0].reason == "the value to begin with, since no earlier job of the name has ended here"
 
 
 def test_jobs_of_another_shape_do_not_count() -> None:
@@ -122,7 +122,7 @@ def test_role_with_a_quota_keeps_its_cpus() -> None:
 
 def test_choices_are_told_to_the_master_by_an_annotation() -> None:
     made, found = choose(job(), [earlier()])
-    assert chosen(made.metadata.annotations) == tuple(("t", told(one)) for one in found)
+    assert chosen(made.metadata.annotations) == tuple(("t", describe_choice(one)) for one in found)
     assert chosen({}) == chosen({CHOSEN: "{"}) == chosen({CHOSEN: "[1]"}) == ()
     assert choose(job(None), [earlier()]) == (job(None), ())
 
@@ -172,4 +172,4 @@ def test_choices_touch_no_role_that_leaves_nothing_open() -> None:
 
 def test_roles_that_no_earlier_job_had_begin_anew() -> None:
     (one, _) = chosen_resources.choose(job().spec, [EarlierJob("j (1111)", {"o": ResourceUse(1e4)})])
-    assert one.why == "the value to begin with, since no earlier job of the name has ended here"
+    assert one.reason == "the value to begin with, since no earlier job of the name has ended here"

@@ -19,7 +19,7 @@ from dljob.spec.standing import StandbyMode, choose_standby, preview_standby, st
 )
 def test_a_standby_is_made_by_mode_and_number_of_machines(mode: StandbyMode, machines: int, wanted: bool, why: str):
     choice = choose_standby(mode, machines)
-    assert (choice.wanted, why in choice.reason) == (wanted, True)
+    assert (choice.is_wanted, why in choice.reason) == (wanted, True)
 
 
 def test_the_plan_of_a_job_says_what_standby_it_has():

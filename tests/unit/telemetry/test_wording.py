@@ -27,8 +27,8 @@ def test_a_noun_may_have_another_plural() -> None:
 
 
 def test_all_of_one_is_the_only_one() -> None:
-    assert every(1, "rank", one="is ready", many="are ready") == "the only rank is ready"
-    assert every(2, "rank", one="is ready", many="are ready") == "all 2 ranks are ready"
+    assert every(1, "rank", singular="is ready", many="are ready") == "the only rank is ready"
+    assert every(2, "rank", singular="is ready", many="are ready") == "all 2 ranks are ready"
 
 
 @pytest.mark.parametrize(

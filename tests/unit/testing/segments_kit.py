@@ -33,7 +33,7 @@ def done(work: Coroutine[Any, Any, T]) -> T:
 class Segments:
     """A store in memory."""
 
-    where = "memory"
+    place = "memory"
 
     def __init__(self) -> None:
         self.bytes: dict[int, bytes] = {}

@@ -61,7 +61,7 @@ def _lines(workers: int) -> int:
     ]
     end = (LOSSES + 1) * HOUR_S
     case = Case(1, parameter_servers.manifest(size), tuple(faults))
-    driver = CountedDriver(case, pace=Durations(work=(end, end + 1.0), whole=end, resumes=True))
+    driver = CountedDriver(case, pace=Durations(work=(end, end + 1.0), total=end, resumes=True))
     driver.start()
     driver.lose_machines()
     assert not driver.world.problems

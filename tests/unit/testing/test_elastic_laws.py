@@ -20,7 +20,7 @@ def resized(*counts: float) -> Driver:
     """Return a job whose role was ordered to have these sizes, each soon after the one before."""
     orders = (FaultMove("scale", int(count) - 1, float(n)) for n, count in enumerate(counts, 1))
     faults = tuple(Timed(AT + n * SOON_S, fault) for n, fault in enumerate(orders))
-    made = Driver(Case(0, job(RESIZES), faults), pace=Durations(work=(600.0, 600.0), whole=200.0))
+    made = Driver(Case(0, job(RESIZES), faults), pace=Durations(work=(600.0, 600.0), total=200.0))
     result = made.run()
     assert (result.problems, result.phase) == ((), "Succeeded")
     return made

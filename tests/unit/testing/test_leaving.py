@@ -17,7 +17,7 @@ AT = 100.0
 def story(nodes: int, *faults: FaultMove) -> Driver:
     made = Driver(
         Case(0, job(role("a", resources={"cpu": "5"}), nodes=nodes), tuple(Timed(AT, fault) for fault in faults)),
-        pace=Durations(work=(600.0, 600.0), whole=200.0),
+        pace=Durations(work=(600.0, 600.0), total=200.0),
     )
     result = made.run()
     assert (result.problems, result.phase) == ((), "Succeeded")

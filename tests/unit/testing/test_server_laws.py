@@ -44,7 +44,7 @@ def story(*faults: FaultMove) -> Driver:
     """A server and its caller, with faults after 100 s."""
     made = Driver(
         Case(0, job(SERVER, role("d", dependsOn=[{"role": "s"}])), tuple(Timed(AT, fault) for fault in faults)),
-        pace=Durations(work=(600.0, 600.0), whole=400.0),
+        pace=Durations(work=(600.0, 600.0), total=400.0),
     )
     result = made.run()
     assert (result.problems, result.phase) == ((), "Succeeded")
@@ -100,7 +100,7 @@ def test_a_server_that_fails_its_liveness_restarts_and_its_caller_goes_on() -> N
 def test_a_server_that_drains_is_no_endpoint_and_ends_by_its_deadline() -> None:
     made = Driver(
         Case(0, job(SERVER, role("d")), (Timed(AT, FaultMove("stubborn")), Timed(AT, RESTART))),
-        pace=Durations(work=(600.0, 600.0), whole=400.0),
+        pace=Durations(work=(600.0, 600.0), total=400.0),
     )
     made._schedule()
     made._until(EPOCH_S + AT + 40)
@@ -115,7 +115,7 @@ def test_a_server_that_drains_is_no_endpoint_and_ends_by_its_deadline() -> None:
 def test_a_server_without_another_place_is_no_endpoint_when_its_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def departs() -> Driver:
         faults = (Timed(AT, FaultMove("drain", 0, 150.0)),)
-        return Driver(Case(0, job(SERVER, role("d")), faults), pace=Durations(work=(600.0, 600.0), whole=400.0))
+        return Driver(Case(0, job(SERVER, role("d")), faults), pace=Durations(work=(600.0, 600.0), total=400.0))
 
     made = departs()
     made._schedule()
@@ -144,7 +144,7 @@ def test_a_server_that_waits_for_another_role_to_complete_is_drained_by_a_restar
     later = {**SERVER, "dependsOn": [{"role": "first", "condition": "Complete"}]}
     roles = (role("first", driver=False), later, role("d", dependsOn=[{"role": "s"}]))
     again = (Timed(AT, FaultMove("command", 0, 1.0, "restart job")),)
-    made = Driver(Case(0, job(*roles), again), pace=Durations(work=(50.0, 60.0), whole=400.0))
+    made = Driver(Case(0, job(*roles), again), pace=Durations(work=(50.0, 60.0), total=400.0))
     assert made.run().problems == ()
     assert made.world.known.restarts["Job"] == 1
     assert made.world.known.ranks["s", 0].incarnation == 2

@@ -55,9 +55,8 @@ def test_a_clock_that_is_set_back_makes_no_negative_time():
 
 
 def test_the_same_seed_is_the_same_story_in_another_process():
-    text = (
-        "import json; from dljob.testing.simulate import drive, report; print(json.dumps(report.one(drive.case_of(3))))"
-    )
+    program = "print(json.dumps(report.report_case(drive.case_of(3))))"
+    text = f"import json; from dljob.testing.simulate import drive, report; {program}"
     told = {
         subprocess.run(
             [sys.executable, "-c", text],

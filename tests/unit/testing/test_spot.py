@@ -63,7 +63,7 @@ def test_a_fleet_breathes_through_a_day_of_preemptions_and_breaks_no_law() -> No
 def test_engines_serve_while_there_are_machines_for_them() -> None:
     driver = SpotDriver(DAY)
     seconds = sum(own.end - own.begin for own in driver.play())
-    there = sum(until - begin for begin, until in spot.there(DAY)) * PER_MACHINE
+    there = sum(until - begin for begin, until in spot.machine_spans(DAY)) * PER_MACHINE
     assert 0.8 * there < seconds < there
     ideal = sum(own.end - own.begin for own in fixed(DAY))
     assert seconds == pytest.approx(ideal, rel=0.1)

@@ -15,7 +15,7 @@ from dljob.testing.world.fault_schedule import Timed, chance, draw
 from dljob.testing.world.model import FaultMove
 
 SEEDS = 24
-PACE = Durations(work=(300.0, 400.0), whole=900.0)
+PACE = Durations(work=(300.0, 400.0), total=900.0)
 
 
 def case(seed: int) -> Case:

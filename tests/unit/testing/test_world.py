@@ -166,9 +166,9 @@ def test_a_broken_replay_and_broken_counts_are_told():
 
 def test_a_spare_that_takes_over_is_watched_as_the_host_it_has_become():
     w = first(world(spares={"processesPerNode": 1}), but=Done)
-    spares = [actor for actor, process in w.processes.items() if isinstance(process.who, SpareKey)]
+    spares = [actor for actor, process in w.processes.items() if isinstance(process.occupant, SpareKey)]
     w.apply(FaultMove("kill", 0))
     first(w, but=Done)
-    taken = {actor: w.processes[actor].who for actor in spares if isinstance(w.processes[actor].who, HostId)}
+    taken = {actor: w.processes[actor].occupant for actor in spares if isinstance(w.processes[actor].occupant, HostId)}
     assert taken
-    assert {actor: w.watched[actor].who for actor in taken} == taken
+    assert {actor: w.watched[actor].occupant for actor in taken} == taken

@@ -84,10 +84,10 @@ class DLJobBuilder(SpecSetters):
 
     def device_type(self, kind: str) -> Self:
         """Set the kind of the devices: CPU (none), GPU, NPU, TPU, HPU or Neuron; case is ignored."""
-        found = {name.lower(): name for name in DEVICE_TYPES}.get(str(kind).lower())
-        if found is None:
+        device_type = {name.lower(): name for name in DEVICE_TYPES}.get(str(kind).lower())
+        if device_type is None:
             raise UsageError(f".device_type({kind!r}): no such kind", hint=suggestion(str(kind), DEVICE_TYPES))
-        self._machines["type"] = found
+        self._machines["type"] = device_type
         return self
 
     def cpu_per_node(self, count: Number) -> Self:
@@ -231,9 +231,9 @@ class DLJobBuilder(SpecSetters):
             spec["env"] = [{"name": k, "value": v} for k, v in self._env.items()]
         # A device type alone is enough: the number of devices has a default.
         has_devices = self._machines.get("type", "CPU") != "CPU" or bool(self._machines.get("devices"))
-        made = resolve(self._collocations, roles, self._exempt(), has_devices=has_devices)
-        if made:
-            spec["collocations"] = made
+        collocations = resolve(self._collocations, roles, self._exempt(), has_devices=has_devices)
+        if collocations:
+            spec["collocations"] = collocations
         # Last, because the default size of machines follows from roles and collocations.
         machines(self._machines, roles, spec)
         return DLJob(workloads=roles, spec=spec, metadata=copy.deepcopy(self._metadata))
@@ -268,7 +268,7 @@ def _level(level: str | None) -> str | None:
     if level is None:
         return None
     known = choices("Collocation", "level")
-    found = {name.lower(): name for name in known}.get(level.lower())
-    if found is None:
+    spelled_level = {name.lower(): name for name in known}.get(level.lower())
+    if spelled_level is None:
         raise UsageError(f"collocation level {level!r}", hint=suggestion(level, known))
-    return found
+    return spelled_level

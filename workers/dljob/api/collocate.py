@@ -26,37 +26,39 @@ class CollocationRequest:
 
 
 def resolve(
-    said: list[CollocationRequest], roles: Mapping[str, Workload], exempt: frozenset[str], *, has_devices: bool
+    requests: list[CollocationRequest], roles: Mapping[str, Workload], exempt: frozenset[str], *, has_devices: bool
 ) -> list[dict[str, Any]]:
     """Return the spec's collocations, and fill in the shares of roles on a shared device that named none.
 
     Raises:
         UsageError: a role is not declared, or the given shares leave nothing for the others.
     """
-    made: list[dict[str, Any]] = []
-    for index, one in enumerate(said):
-        names = _names(one, roles, exempt)
+    collocations: list[dict[str, Any]] = []
+    for index, request in enumerate(requests):
+        names = _names(request, roles, exempt)
         # After all roles are declared: a role that comes later may still ask for a share.
-        level = one.level or _level([roles[n] for n in names], has_devices=has_devices)
+        level = request.level or _level([roles[n] for n in names], has_devices=has_devices)
         if level == "Device":
             _share_out([roles[n] for n in names])
-        made.append({"name": one.name or f"{level.lower()}-{index}", "roles": list(names), "level": level})
-    return made
+        collocations.append({"name": request.name or f"{level.lower()}-{index}", "roles": list(names), "level": level})
+    return collocations
 
 
-def _names(one: CollocationRequest, roles: Mapping[str, Workload], exempt: frozenset[str]) -> tuple[str, ...]:
+def _names(request: CollocationRequest, roles: Mapping[str, Workload], exempt: frozenset[str]) -> tuple[str, ...]:
     """Return the roles of a collocation, and check that each is declared."""
-    call = ".with_collocation()" if one.roles is not None else ".with_collocation_all()"
+    call = ".with_collocation()" if request.roles is not None else ".with_collocation_all()"
     # Also the excluded ones: a misspelt name would silently collocate the role that was meant.
-    for name in (*(one.roles or ()), *one.exclude):
+    for name in (*(request.roles or ()), *request.exclude):
         if name not in roles:
             raise UsageError(f"{call} names {name!r}, which is no role", hint=suggestion(name, roles))
-    if one.roles is not None:
-        return one.roles
-    left = tuple(n for n in roles if n not in one.exclude and n not in exempt)
-    if len(left) < 2:
-        raise UsageError(f"{call} leaves {len(left)} role(s) to collocate", hint="declare more roles or exclude fewer")
-    return left
+    if request.roles is not None:
+        return request.roles
+    role_names = tuple(n for n in roles if n not in request.exclude and n not in exempt)
+    if len(role_names) < 2:
+        raise UsageError(
+            f"{call} leaves {len(role_names)} role(s) to collocate", hint="declare more roles or exclude fewer"
+        )
+    return role_names
 
 
 def _level(roles: list[Workload], *, has_devices: bool) -> str:
@@ -75,16 +77,16 @@ def _share_out(roles: list[Workload]) -> None:
     empty = [r for r in roles if r.accelerator is None]
     if not empty:
         return
-    taken = sum((Decimal(r.accelerator) for r in roles if r.accelerator is not None), Decimal(0))
+    taken_share = sum((Decimal(r.accelerator) for r in roles if r.accelerator is not None), Decimal(0))
     # In integers: parts must add up to exactly one device, or Ray cannot place the last one.
-    left = int((1 - taken) * GRAIN)
+    free_grains = int((1 - taken_share) * GRAIN)
     # Each share must be at least 1/10000, Ray's smallest.
-    if left < len(empty):
+    if free_grains < len(empty):
         names = ", ".join(r.name for r in empty)
         raise UsageError(
-            f"with_collocation: {exact(taken, 'share')} of the device is taken, nothing is left for {names}",
+            f"with_collocation: {exact(taken_share, 'share')} of the device is taken, nothing is left for {names}",
             hint="give smaller shares with .resource(accelerator=...)",
         )
-    part, rest = divmod(left, len(empty))
+    part, rest = divmod(free_grains, len(empty))
     for index, role in enumerate(empty):
         role.accelerator = exact(Decimal(part + (index < rest)) / GRAIN, "share")

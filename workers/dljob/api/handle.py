@@ -122,7 +122,7 @@ class JobHandle(ShownJob):
 
     def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool, tail: int | None = None) -> None:
         """Show the entries of the timeline, or the last `tail` of them; with `follow`, continue until its end."""
-        seen = 0
+        last_number = 0
         if tail is not None:
             from dljob.runtime.journal.job_record import last_notes
 
@@ -131,14 +131,14 @@ class JobHandle(ShownJob):
             last = last_notes(self.dir, max(1, tail)) if self.record.runner or self.record.over else self.events()
             for note in last[max(0, len(last) - tail) :]:
                 show(cast("JobEvent", note))
-            seen = int(last[-1].get("seq", 0)) if last else 0
+            last_number = int(last[-1].get("seq", 0)) if last else 0
         while True:
             # Asked first: entries between the last read and the end would be lost otherwise.
             ended = self.connection.status().get("phase") in views.ENDED
-            fresh = self.connection.notes(seen, NEWS_S if follow and not ended else 0.0)
+            fresh = self.connection.notes(last_number, NEWS_S if follow and not ended else 0.0)
             for note in fresh:
                 show(cast("JobEvent", note))
-            seen = fresh[-1]["seq"] if fresh else seen
+            last_number = fresh[-1]["seq"] if fresh else last_number
             if ended or not follow:
                 return
 
@@ -161,7 +161,7 @@ class JobHandle(ShownJob):
     def page(self) -> Page:
         """Return the job in detail, with its spec, nodes and last events."""
         refuse_starting(self.record)
-        seen, record = self.overview(), self.record
+        overview, record = self.overview(), self.record
         # A page without events is still worth showing: the folder has the rest.
         try:
             events, remarks = self.events(), list[str]()
@@ -169,8 +169,8 @@ class JobHandle(ShownJob):
             events, remarks = [], [f"PrimeMaster does not answer: {error.message}"]
         short = record.uid[:8]
         return Page(
-            seen,
-            facts=views.facts(record, dict(seen.status)),
+            overview,
+            facts=views.facts(record, dict(overview.status)),
             spec=views.spec(record.folder),
             events=events,
             event_remarks=remarks,
@@ -232,10 +232,10 @@ class JobHandle(ShownJob):
             NotFoundError: the job has ended, or has no such target.
         """
         self._check_target(target)
-        found = self.connection.stacks(target)
-        if not found:  # it ended since the check
+        stacks = self.connection.stacks(target)
+        if not stacks:  # it ended since the check
             raise NotFoundError(f"job {self.name} has ended", hint=f"see dljob status {self.name}")
-        return found
+        return stacks
 
     def _check_target(self, target: str) -> None:
         # Before the request: for an ended job no PrimeMaster would answer it.
@@ -531,14 +531,14 @@ def may_run(record: registry.RegistryEntry) -> bool:
 
 def name_taken_error(record: registry.RegistryEntry, *, can_replace: bool) -> UsageError:
     """Return the error that the name of a new job is taken by the running job `record`."""
-    who = f"a job {record.name} ({record.uid[:8]})"
+    job_text = f"a job {record.name} ({record.uid[:8]})"
     if record.is_starting:
         waits = registry.starting_status(record).get("message")
-        message, way = f"process {record.runner} starts {who}: {waits}", f"stop it (dljob stop {record.name})"
+        message, way = f"process {record.runner} starts {job_text}: {waits}", f"stop it (dljob stop {record.name})"
     elif record.status().get("phase") == "Stopping":
-        message, way = f"{who} is still being stopped", f"wait for its end (dljob stop {record.name} --wait)"
+        message, way = f"{job_text} is still being stopped", f"wait for its end (dljob stop {record.name} --wait)"
     else:
-        message, way = f"{who} runs already", f"stop it (dljob stop {record.name})"
+        message, way = f"{job_text} runs already", f"stop it (dljob stop {record.name})"
     replacing = "replace it (--replace, or replace=True), " if can_replace else ""
     hint = f"{replacing}{way}, or take another name{'' if can_replace else ' (--name)'}"
     return UsageError(message if record.is_starting else f"{message}; its folder: {record.dir}", hint=hint)

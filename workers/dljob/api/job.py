@@ -166,9 +166,9 @@ class DLJob:
             from dljob.api.kubernetes.handle import submit_job
             from dljob.api.kubernetes.submit import GivenJob
 
-            given = GivenJob(self.manifest(name), self._code_dir(), replace=replace, resume=which)
-            made = submit_job(given, namespace=namespace, context=context)
-            return made.wait_code() if blocking else made
+            given_job = GivenJob(self.manifest(name), self._code_dir(), replace=replace, resume=which)
+            job = submit_job(given_job, namespace=namespace, context=context)
+            return job.wait_code() if blocking else job
         if namespace is not None or context is not None:
             raise UsageError("submit(namespace=..., context=...) is for Kubernetes", hint='add to="kubernetes"')
         from dljob.api.place import submit_here

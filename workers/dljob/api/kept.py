@@ -76,8 +76,8 @@ def _never_started(folder: Path) -> Overview | None:
     with suppress(OSError, ValueError, KeyError, TypeError):  # the caller says that this is no job's folder
         entry = read_json(folder / "job.json")
         record = registry.RegistryEntry(str(entry["name"]), str(entry["uid"]), str(folder))
-        seen = views.overview(record, {"name": record.name, "uid": record.uid, "phase": "Pending"})
-        return replace(seen, unseen="it never started: its folder has no status of PrimeMaster")
+        overview = views.overview(record, {"name": record.name, "uid": record.uid, "phase": "Pending"})
+        return replace(overview, unseen="it never started: its folder has no status of PrimeMaster")
     return None
 
 
@@ -91,13 +91,13 @@ def _in_file(file: Path) -> JobAccounts:
         if body.get("kind") == "DLJob" and "uid" not in body.get("metadata", {}):
             hint = f"dljob validate {shlex.quote(str(file))}; dljob status lists jobs"
             raise NotFoundError(f"{file} is a job file, and no record of a job", hint=hint)
-        found = _object(body)
+        accounts = _object(body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, TooLargeError) as error:
-        why = " ".join(str(error).split())
-        raise NotFoundError(f"{file}: no job: {type(error).__name__}: {why}", hint=_HINT) from error
-    if found is None:
+        error_text = " ".join(str(error).split())
+        raise NotFoundError(f"{file}: no job: {type(error).__name__}: {error_text}", hint=_HINT) from error
+    if accounts is None:
         raise NotFoundError(f"{file}: neither a DLJob nor a ConfigMap with a job's last status", hint=_HINT)
-    return found
+    return accounts
 
 
 def _object(body: Json) -> JobAccounts | None:
@@ -109,5 +109,7 @@ def _object(body: Json) -> JobAccounts | None:
         return None
     status = parse_json(body["data"]["status.json"])
     record = registry.RegistryEntry(str(status["name"]), str(status["uid"]), "")
-    seen = views.overview(record, status)
-    return JobAccounts(replace(seen, data={**seen.data, "namespace": body.get("metadata", {}).get("namespace")}), {})
+    overview = views.overview(record, status)
+    return JobAccounts(
+        replace(overview, data={**overview.data, "namespace": body.get("metadata", {}).get("namespace")}), {}
+    )

@@ -92,9 +92,9 @@ class LogTail:
     def lines(self) -> Iterator[LogLine]:
         """Yield the lines completed since the last call."""
         for data in self.pieces():
-            *whole, rest = (self.rest + data).split(b"\n")
+            *full_lines, rest = (self.rest + data).split(b"\n")
             self.rest = rest
-            yield from map(self.line, whole)
+            yield from map(self.line, full_lines)
             # What has no line end must not grow in memory.
             while len(self.rest) > REWRITTEN_BYTES:
                 end = self.rest.rfind(b"\r", 0, min(len(self.rest) - 1, LINE_BYTES)) + 1 or LINE_BYTES
@@ -115,11 +115,11 @@ class LogTail:
 
 def find_logs(folder: Path, role: str | Container[str] | None = None, rank: int | None = None) -> dict[Path, LogTail]:
     """Return the logs in a job's folder, by path; only those of a role (or of several) and a rank."""
-    wanted: Container[str] | None = (role,) if isinstance(role, str) else role
+    roles: Container[str] | None = (role,) if isinstance(role, str) else role
     logs: list[LogTail] = []
     for path in (folder / "logs").glob("*.log"):
         name, _, number = path.stem.rpartition("-")  # a role's name may itself contain a dash
-        if name and number.isdigit() and (wanted is None or name in wanted) and rank in (None, int(number)):
+        if name and number.isdigit() and (roles is None or name in roles) and rank in (None, int(number)):
             logs.append(LogTail(name, int(number), path))
     # `glob` yields in no particular order.
     return {log.path: log for log in sorted(logs, key=lambda log: (log.role, log.rank))}
@@ -183,9 +183,9 @@ def _read(log: LogTail, tail: int | None, since: Since | None) -> Iterator[LogLi
         return
     # Both bound the output, so the later beginning counts.
     log.at = max(log.at, _last_lines(log.path, tail))
-    kept = deque(log.lines(), maxlen=tail + 1)
-    kept.extend(log.last())
-    yield from list(kept)[max(0, len(kept) - tail) :]
+    last_lines = deque(log.lines(), maxlen=tail + 1)
+    last_lines.extend(log.last())
+    yield from list(last_lines)[max(0, len(last_lines) - tail) :]
 
 
 def _last_lines(path: Path, count: int) -> int:
@@ -281,9 +281,10 @@ def _is_silent(folder: Path, role: str | None, rank: int | None, *, alive: bool)
 
 
 def _nothing(folder: Path, role: str | None, rank: int | None) -> NotFoundError:
-    there = sorted({log.role for log in find_logs(folder).values()})
-    wanted = "/".join(str(x) for x in (role, rank) if x is not None)
-    what = f"no output of {wanted}" if wanted else "no output yet"
+    roles_with_output = sorted({log.role for log in find_logs(folder).values()})
+    selection = "/".join(str(x) for x in (role, rank) if x is not None)
+    problem = f"no output of {selection}" if selection else "no output yet"
     return NotFoundError(
-        f"{what} in {os.fspath(folder / 'logs')}", hint=f"there is output of: {', '.join(there)}" if there else ""
+        f"{problem} in {os.fspath(folder / 'logs')}",
+        hint=f"there is output of: {', '.join(roles_with_output)}" if roles_with_output else "",
     )

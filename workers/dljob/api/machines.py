@@ -24,7 +24,7 @@ _UNITS = {
 _QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]{0,2})$")
 
 
-def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[str, Any]) -> None:
+def machines(settings: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[str, Any]) -> None:
     """Set device types of roles and, when a machine's number or size was given, add a node group to the spec.
 
     The default CPU and memory of a machine are an equal part of the demand of all ranks, plus the largest unit. With
@@ -34,24 +34,24 @@ def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[
         UsageError: a role wants devices that the machines do not have.
     """
     users = [r for r in roles.values() if r.accelerator is not None]
-    kind = _kind(said.get("type"), users)
+    kind = _kind(settings.get("type"), users)
     for role in users:
         # A type that a role names itself stays; `_kind` has refused one that contradicts the machines.
-        role.accelerator_type = role.accelerator_type or (kind if "type" in said else None)
+        role.accelerator_type = role.accelerator_type or (kind if "type" in settings else None)
     # Without a number or size of machines the plan derives them from the roles.
-    if not _COUNTED & said.keys():
+    if not _COUNTED & settings.keys():
         return
     if any(g["name"] == GROUP for g in spec.get("nodeGroups", [])):
         raise UsageError(
             f".node_num() and .node_group({GROUP!r}) both declare {GROUP!r}", hint="give your group another name"
         )
-    nodes = int(said.get("nodes", 1))
+    nodes = int(settings.get("nodes", 1))
     group: dict[str, Any] = {"name": GROUP, "replicas": nodes}
-    group["cpu"] = said.get("cpu") or _whole_text(_per_node(roles, spec, nodes, "cpu"))
-    size = said.get("memory") or _mebi(_per_node(roles, spec, nodes, "memory"))
+    group["cpu"] = settings.get("cpu") or _whole_text(_per_node(roles, spec, nodes, "cpu"))
+    size = settings.get("memory") or _mebi(_per_node(roles, spec, nodes, "memory"))
     if size:
         group["memory"] = size
-    count = int(said.get("devices", DEFAULT_DEVICES if users else 0))
+    count = int(settings.get("devices", DEFAULT_DEVICES if users else 0))
     if kind != "CPU" and count:
         group["accelerator"] = {"type": kind, "count": count}
     # Without devices on the machines these ranks could never be placed.
@@ -63,28 +63,30 @@ def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[
     spec.setdefault("nodeGroups", []).append(group)
 
 
-def _kind(said: str | None, users: Iterable[Workload]) -> str:
+def _kind(device_type: str | None, users: Iterable[Workload]) -> str:
     """Return the device kind of the machines; refuse a role that names another kind."""
     named = {r.accelerator_type: r.name for r in users if r.accelerator_type}
-    if said is None:
+    if device_type is None:
         return next(iter(named), None) or "GPU"
     for kind, role in named.items():
-        if said not in (kind, "CPU"):
+        if device_type not in (kind, "CPU"):
             raise UsageError(
-                f"role {role!r} asks for {kind} by name, .device_type() says {said}",
+                f"role {role!r} asks for {kind} by name, .device_type() says {device_type}",
                 hint="accelerator= follows the device type",
             )
-    return said
+    return device_type
 
 
-def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, what: str) -> Decimal:
+def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, resource: str) -> Decimal:
     """Return an equal part of the total demand, plus the largest unit; with one machine, the total."""
-    each = {n: amount(getattr(r, what) or (_cpus(r) if what == "cpu" else "0")) for n, r in roles.items()}
-    total = sum((each[n] * r.replicas for n, r in roles.items()), Decimal(0))
+    demand_by_role = {
+        n: amount(getattr(r, resource) or (_cpus(r) if resource == "cpu" else "0")) for n, r in roles.items()
+    }
+    total = sum((demand_by_role[n] * r.replicas for n, r in roles.items()), Decimal(0))
     units = [[n] for n in roles]
     # Collocated roles are placed together, so that their sum must fit on one machine.
     units += [c["roles"] for c in spec.get("collocations", []) if c["level"] != "Separate"]
-    largest = max(sum((each[n] * roles[n].replicas_per_group for n in unit), Decimal(0)) for unit in units)
+    largest = max(sum((demand_by_role[n] * roles[n].replicas_per_group for n in unit), Decimal(0)) for unit in units)
     # Greedy placement leaves less than the largest unit free on each machine but the last.
     return total if nodes == 1 else total / nodes + largest
 
@@ -97,10 +99,10 @@ def _cpus(role: Workload) -> str:
 
 def amount(quantity: str) -> Decimal:
     """Convert a quantity to a number; an invalid one counts as 0 here, and the spec refuses it."""
-    found = _QUANTITY.match(quantity.strip())
-    if not found or found[2] not in _UNITS:
+    match = _QUANTITY.match(quantity.strip())
+    if not match or match[2] not in _UNITS:
         return Decimal(0)
-    return Decimal(found[1]) * _UNITS[found[2]]
+    return Decimal(match[1]) * _UNITS[match[2]]
 
 
 def _whole_text(value: Decimal) -> str:

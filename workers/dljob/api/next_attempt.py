@@ -61,28 +61,28 @@ def next_attempt(name: str, job: str = "", *, program: str) -> NextAttempt:
     record = registry.find(job or name)
     if not job and record.name == name:
         record = _newest_of_program(record, program)
-    who = f"job {record.name} ({record.uid[:8]})"
+    job_text = f"job {record.name} ({record.uid[:8]})"
     if record.name != name:
-        raise UsageError(f"{who} is not of the name of the file's job, {name}", hint=f"add --name {record.name}")
+        raise UsageError(f"{job_text} is not of the name of the file's job, {name}", hint=f"add --name {record.name}")
     phase = filed(record).get("phase")
     if phase == "Succeeded":
-        raise UsageError(f"{who} has succeeded: nothing is left to go on with", hint=f"run it without {RESUME}")
+        raise UsageError(f"{job_text} has succeeded: nothing is left to go on with", hint=f"run it without {RESUME}")
     if record.has_damaged_status and phase == ("Unknown" if record.elsewhere else "Lost"):
         status, folder = (shlex.quote(str(path)) for path in (record.folder / STATUS, record.folder))
         raise UsageError(
-            f"how {who} ended is not known: {status} is damaged: {record.status_damage}",
+            f"how {job_text} ended is not known: {status} is damaged: {record.status_damage}",
             hint=f"dljob replay {folder} shows it by the journal"
             + ("" if record.elsewhere else f"; to go on all the same: rm {status}"),
         )
     if phase not in (*TERMINAL, "Lost"):
-        raise UsageError(f"{who} has not ended", hint=f"stop it (dljob stop {record.uid[:8]} --wait)")
+        raise UsageError(f"{job_text} has not ended", hint=f"stop it (dljob stop {record.uid[:8]} --wait)")
     step = newest_step(record.folder)
     if step is None:
-        raise UsageError(f"{who} has no complete checkpoint", hint=f"without {RESUME} it begins at its start")
+        raise UsageError(f"{job_text} has no complete checkpoint", hint=f"without {RESUME} it begins at its start")
     link = record.folder / CHECKPOINTS
     if link.is_symlink() and (original := _original_of(record)):
         raise UsageError(
-            f"{who} is a copy of {original}, and both save in {link.readlink()}",
+            f"{job_text} is a copy of {original}, and both save in {link.readlink()}",
             hint=f"put a copy of that folder in the place of the link {link}, or delete {original}",
         )
     number = 2 + len(list((record.folder / ATTEMPTS).glob("*")))

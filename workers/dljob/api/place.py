@@ -39,17 +39,17 @@ def submit_here(
                 "submit(resume=...) is for a job on a Ray of its own, and this one goes to a running Ray",
                 hint="leave out the address and RAY_ADDRESS, or submit it in `with dljob.local():`",
             )
-        made = handles.submit(manifest, address=address, code_dir=code_dir, replace=replace)
-        return _end(made) if blocking else made
+        handle = handles.submit(manifest, address=address, code_dir=code_dir, replace=replace)
+        return _end(handle) if blocking else handle
     # 2. An embedded Ray. Check before it starts: that takes seconds.
     check_here(manifest, code_dir)
     ray = session.current()
-    made = handles.handle_of(ray.submit(manifest, code_dir=code_dir, keep=detach, replace=replace, resume=resume))
+    handle = handles.handle_of(ray.submit(manifest, code_dir=code_dir, keep=detach, replace=replace, resume=resume))
     if not blocking:
-        return made
-    code = _end(made)
+        return handle
+    code = _end(handle)
     # The Ray of one job ends with it; a block's Ray stays for the next job.
-    ray.left()
+    ray.wait_until_ended()
     return code
 
 

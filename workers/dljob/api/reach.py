@@ -32,16 +32,16 @@ def reach(record: RegistryEntry) -> Generator[LocalConnection]:
     line = SocketLine(record.folder)
     # With a runner the job is on this machine. On a Ray elsewhere the socket file may be one that nothing serves,
     # on a home folder shared by machines (ADR 56).
-    why = "" if record.runner else _silence(record, line)
-    if not why:
-        yield LocalConnection(record.name, record.uid, record.folder, line, gone=lambda: why_unreached(record))
+    silence_reason = "" if record.runner else _silence(record, line)
+    if not silence_reason:
+        yield LocalConnection(record.name, record.uid, record.folder, line, why_gone=lambda: why_unreached(record))
         return
     if os.geteuid() != owner:  # root may use the socket, which carries only JSON; joining a Ray would run its pickles
         raise _foreign(record, owner)
     from dljob.runtime.job.socket_relay import Relay
 
-    with Relay(record.address, record.uid, dict(record.environment), tried=why) as relay:
-        yield LocalConnection(record.name, record.uid, record.folder, relay, gone=lambda: "")
+    with Relay(record.address, record.uid, dict(record.environment), tried=silence_reason) as relay:
+        yield LocalConnection(record.name, record.uid, record.folder, relay, why_gone=lambda: "")
 
 
 def check_owner(record: RegistryEntry) -> int:

@@ -110,25 +110,29 @@ class RegistryEntry:
     @property
     def stale(self) -> bool:
         """Whether the runner is gone without a final status: nothing of the job can be alive."""
-        gone = self.runner != 0 and start_of(self.runner) != self.runner_started
-        return gone and not self.over and not self.elsewhere
+        is_runner_gone = self.runner != 0 and start_of(self.runner) != self.runner_started
+        return is_runner_gone and not self.over and not self.elsewhere
 
     def why_lost(self) -> tuple[str, str]:
         """Return a reason and a message about a runner that is gone without a final status."""
-        gone = f"its runner (pid {self.runner}) is gone without a final status"
-        here, there = this_host().split("/"), self.runner_host.split("/")
-        if here[1:2] != there[1:2] and there[1:2] not in ([], [""]):
-            return reasons.MACHINE_RESTARTED, f"{gone}: this machine was restarted while the job ran"
-        return reasons.RUNNER_KILLED, f"{gone}: it was killed; the job's processes were ended"
+        sentence = f"its runner (pid {self.runner}) is gone without a final status"
+        this_place, runner_place = this_host().split("/"), self.runner_host.split("/")
+        if this_place[1:2] != runner_place[1:2] and runner_place[1:2] not in ([], [""]):
+            return reasons.MACHINE_RESTARTED, f"{sentence}: this machine was restarted while the job ran"
+        return reasons.RUNNER_KILLED, f"{sentence}: it was killed; the job's processes were ended"
 
     @property
     def elsewhere(self) -> str:
         """Host on which the job may run, though nothing of it can be seen from here; empty for one of this host."""
         if not self.runner or not self.runner_host:
             return ""
-        (host, *where), (here, *mine) = self.runner_host.split("/"), this_host().split("/")
+        (host, *runner_place), (this_name, *this_place) = self.runner_host.split("/"), this_host().split("/")
         # The same name after another boot: this machine has been restarted since, and nothing of it lives.
-        return "" if where == mine or (host == here and where[:1] != mine[:1]) or self.over else host
+        return (
+            ""
+            if runner_place == this_place or (host == this_name and runner_place[:1] != this_place[:1]) or self.over
+            else host
+        )
 
     @property
     def alive(self) -> bool:
@@ -152,8 +156,8 @@ def start_of(pid: int) -> int:
     """
     try:
         # Field 22 of stat. The command in field 2 may itself contain spaces and parentheses: count from the last ")".
-        told = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return 0 if told[0] in "ZX" else int(told[19])
+        stat_fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return 0 if stat_fields[0] in "ZX" else int(stat_fields[19])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -164,10 +168,10 @@ def home() -> Path:
     Raises:
         UnreachableError: the user has no home folder, as in a container with a uid of its own.
     """
-    said = os.environ.get("DLJOB_HOME")
+    dljob_home = os.environ.get("DLJOB_HOME")
     try:
-        if said:
-            return Path(said).expanduser().absolute()
+        if dljob_home:
+            return Path(dljob_home).expanduser().absolute()
         from platformdirs import user_state_path
 
         return user_state_path("dljob").expanduser().absolute()
@@ -268,8 +272,8 @@ def claimed(name: str) -> Generator[RegistryEntry | None]:
 def living(name: str) -> RegistryEntry | None:
     """Return the newest job of a name that lives, as far as can be seen from here; None when there is none."""
     # A container that was killed beside a home folder that stays would else hold the name for ever.
-    found = [one for one in records() if one.name == name and one.alive]
-    return found[-1] if found else None
+    living_records = [record for record in records() if record.name == name and record.alive]
+    return living_records[-1] if living_records else None
 
 
 def register_start(name: str) -> RegistryEntry:
@@ -340,12 +344,12 @@ def records() -> list[RegistryEntry]:
     Raises:
         UnreachableError: the folder of all jobs cannot be listed.
     """
-    found = [
+    begun_records = [
         record
         for _, record in _entries()
         if not record.is_starting or not (record.stale or record.elsewhere or record.runner == os.getpid())
     ]
-    return sorted(found, key=lambda r: r.started)
+    return sorted(begun_records, key=lambda r: r.started)
 
 
 def _entries() -> Iterator[tuple[Path, RegistryEntry]]:
@@ -383,8 +387,8 @@ def find(job: str) -> RegistryEntry:
     if not named and len(job) >= _PREFIX:
         named = [r for r in everything if r.uid.startswith(job)]
         if len(named) > 1:
-            each = ", ".join(f"{r.uid[:12]} ({r.name})" for r in named)
-            raise NotFoundError(f"{job} begins the uids of {len(named)} jobs", hint=f"give more digits: {each}")
+            uids = ", ".join(f"{r.uid[:12]} ({r.name})" for r in named)
+            raise NotFoundError(f"{job} begins the uids of {len(named)} jobs", hint=f"give more digits: {uids}")
     if not named and (refusal := _unreadable(job)):
         raise refusal
     if not named:

@@ -151,10 +151,10 @@ class RoleSetters(UnsupportedCalls):
         call, role = self._call("resource"), self._workload
         refuse_unknown(call, {k: v for k, v in more.items() if k not in _RESOURCES}, _RESOURCES)
         counts = {"accelerator": accelerator, **{k: v for k, v in more.items() if k != "mem"}}
-        said = {k: v for k, v in counts.items() if v is not None}
-        if len(said) > 1:
-            raise UsageError(f"{call} names devices twice: {', '.join(said)}", hint="keep one of them")
-        for keyword, count in said.items():
+        given_counts = {k: v for k, v in counts.items() if v is not None}
+        if len(given_counts) > 1:
+            raise UsageError(f"{call} names devices twice: {', '.join(given_counts)}", hint="keep one of them")
+        for keyword, count in given_counts.items():
             role.accelerator = share(count, f"{call}: {keyword}")
             # `accelerator=` names no kind, and keeps that of an earlier call.
             role.accelerator_type = DEVICES.get(keyword, role.accelerator_type)
@@ -165,18 +165,18 @@ class RoleSetters(UnsupportedCalls):
         if (size := memory_of(memory, more.get("mem"), call)) is not None:
             role.memory = size
         if custom:
-            given = {k: exact(v, f"{call}: custom {k}") for k, v in custom.items()}
-            role.custom = {**role.custom, **given}
+            custom_amounts = {k: exact(v, f"{call}: custom {k}") for k, v in custom.items()}
+            role.custom = {**role.custom, **custom_amounts}
         return self
 
     def auto(self, *, cpu: tuple[Number, Number] | None = None, memory: tuple[str, str] | None = None) -> Self:
         """Choose CPUs or memory of one rank, between (least, most), from the records of earlier jobs of the name."""
-        call, made = self._call("auto"), dict[str, object]()
+        call, bounds = self._call("auto"), dict[str, object]()
         if cpu is not None:
-            made["cpu"] = {"min": cpus(cpu[0], f"{call}: cpu"), "max": cpus(cpu[1], f"{call}: cpu")}
+            bounds["cpu"] = {"min": cpus(cpu[0], f"{call}: cpu"), "max": cpus(cpu[1], f"{call}: cpu")}
         if memory is not None:
-            made["memory"] = {"min": memory_of(memory[0], None, call), "max": memory_of(memory[1], None, call)}
-        self._workload.auto = made
+            bounds["memory"] = {"min": memory_of(memory[0], None, call), "max": memory_of(memory[1], None, call)}
+        self._workload.auto = bounds
         return self
 
     def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
@@ -242,10 +242,10 @@ class RoleSetters(UnsupportedCalls):
         """
         if pre_check is not None:
             self._workload.comm_pre_check = pre_check
-        given = {"backend": backend, "timeoutSeconds": timeout_seconds, "initProcessGroup": init_process_group}
-        given |= {"subMaster": sub_master, "virtualLocalRank": virtual_local_rank}
+        settings = {"backend": backend, "timeoutSeconds": timeout_seconds, "initProcessGroup": init_process_group}
+        settings |= {"subMaster": sub_master, "virtualLocalRank": virtual_local_rank}
         # Not by truth: False is a setting too.
-        self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
+        self._workload.comm = {**self._workload.comm, **{k: v for k, v in settings.items() if v is not None}}
         return self
 
     def port(self, name: str, number: int = 0) -> Self:
@@ -323,8 +323,8 @@ class RoleSetters(UnsupportedCalls):
             name: name of the DataQueue or of the metric; None for calls.
             cooldown_seconds: seconds between two changes.
         """
-        own = {"by": by, "target": target, "name": name, "cooldownSeconds": cooldown_seconds}
-        self._workload.autoscale = pruned(own)
+        settings = {"by": by, "target": target, "name": name, "cooldownSeconds": cooldown_seconds}
+        self._workload.autoscale = pruned(settings)
         return self
 
     def drain(
@@ -384,8 +384,8 @@ class RoleSetters(UnsupportedCalls):
         ):
             hook[key] = None if path is None else {"path": path, "port": port}
             hook["exec"] = None if command is None else {"command": list(command)}
-        found = {"channels": list(channels), "load": pruned(load), "verify": pruned(verify) or None}
-        self._workload.weights = pruned({**found, "maxLag": max_lag, "minReady": min_ready})
+        settings = {"channels": list(channels), "load": pruned(load), "verify": pruned(verify) or None}
+        self._workload.weights = pruned({**settings, "maxLag": max_lag, "minReady": min_ready})
         return self
 
     def restart(
@@ -415,8 +415,8 @@ class RoleSetters(UnsupportedCalls):
         # Merged at both levels: a later call that gives only one of the two memory settings keeps the other.
         grown = {**had.get("outOfMemory", {}), **{k: v for k, v in more.items() if v is not None}}
         others = None if along is None else [name.lower() for name in along]
-        given = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None, "with": others}
-        self._workload.restart_policy = {**had, **{k: v for k, v in given.items() if v is not None}}
+        settings = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None, "with": others}
+        self._workload.restart_policy = {**had, **{k: v for k, v in settings.items() if v is not None}}
         return self
 
     # --- helpers
@@ -436,8 +436,8 @@ class RoleSetters(UnsupportedCalls):
         return f".role({self._workload.name!r}).{method}()"
 
     def _enter(self, method: str, entrypoint: object) -> Self:
-        made, args = entrypoint_of(entrypoint, self._call(method))
-        self._claim(method, made)
+        parsed_entrypoint, args = entrypoint_of(entrypoint, self._call(method))
+        self._claim(method, parsed_entrypoint)
         self._workload.args = [*args, *self._workload.args]  # .args() may have been called before
         return self
 
@@ -475,8 +475,8 @@ class RoleSetters(UnsupportedCalls):
         return self
 
     def _mixed(self, method: str) -> None:
-        other = sorted(self._plain_shape - {method} or self._torch_shape)[0]
+        earlier_method = sorted(self._plain_shape - {method} or self._torch_shape)[0]
         raise UsageError(
-            f"{self._call(method)} after .{other}(): two ways to count ranks",
+            f"{self._call(method)} after .{earlier_method}(): two ways to count ranks",
             hint=".total(n).per_group(m) or .nnodes(n).nproc_per_node(m), not both",
         )

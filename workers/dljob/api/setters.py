@@ -228,8 +228,8 @@ class SpecSetters(UnsupportedCalls):
         # `strict`: a pair without its key would otherwise lose the password unnoticed.
         secret = None if redis_password is None else dict(zip(("name", "key"), redis_password, strict=True))
         # The two backends exclude each other; the argument that was given names it.
-        kept = {"redisAddress": redis, "redisPasswordSecret": secret, "claimName": claim}
-        return self._put("gcsFaultTolerance", pruned({"backend": "Redis" if redis else "RocksDB", **kept}))
+        backend_fields = {"redisAddress": redis, "redisPasswordSecret": secret, "claimName": claim}
+        return self._put("gcsFaultTolerance", pruned({"backend": "Redis" if redis else "RocksDB", **backend_fields}))
 
     def fault_tolerance(
         self,
@@ -264,8 +264,8 @@ class SpecSetters(UnsupportedCalls):
 
     def spares(self, *, processes_per_node: int | None = None, nodes: int | None = None) -> Self:
         """Keep spare processes per node and role, and spare machines per node group."""
-        kept = {"processesPerNode": processes_per_node, "nodes": nodes}
-        return self._merge("faultTolerance", spares={k: v for k, v in kept.items() if v is not None})
+        counts = {"processesPerNode": processes_per_node, "nodes": nodes}
+        return self._merge("faultTolerance", spares={k: v for k, v in counts.items() if v is not None})
 
     def lost_nodes(
         self,

@@ -181,12 +181,12 @@ class ShownJob(AnyJob):
             stopped = status["phase"] == "Stopped"
             # A stop was wanted by somebody, a failure was not: callers catch them apart (ADR 60).
             how, kind = ("was stopped", JobStoppedError) if stopped else ("failed", JobFailedError)
-            why = f"{status.get('reason')}: {status.get('message')}"
+            reason = f"{status.get('reason')}: {status.get('message')}"
             raise kind(
-                f"job {self.name} {how}: {why}", hint=f"see dljob status {self.name}{self.flags}; {self.remains}"
+                f"job {self.name} {how}: {reason}", hint=f"see dljob status {self.name}{self.flags}; {self.remains}"
             )
-        found = self._result(status)
-        return json.loads(found) if found else None
+        encoded_result = self._result(status)
+        return json.loads(encoded_result) if encoded_result else None
 
     @abstractmethod
     def _result(self, status: JobStatus) -> str | None:

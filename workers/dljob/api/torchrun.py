@@ -107,27 +107,35 @@ def job(line: argparse.Namespace, site: Site) -> TorchrunJob:
     """
     _refuse(line)
     least, most = nnodes(line)
-    each, kind = nproc(line, site)
+    ranks_per_node, kind = nproc(line, site)
     # A laptop cannot wait for further machines: the job begins at the minimum. On a cluster it asks for the maximum
     # and shrinks to what it gets.
     now = least if site.local else most
-    device, word = accelerator(line, site, now * each, kind)
+    device, word = accelerator(line, site, now * ranks_per_node, kind)
     role: dict[str, Any] = {
         "name": _role(line.role),
         "type": "Elastic",
-        "replicas": now * each,
-        "replicasPerGroup": each,
-        **({"minReplicas": least * each, "maxReplicas": most * each} if least < most else {}),
+        "replicas": now * ranks_per_node,
+        "replicasPerGroup": ranks_per_node,
+        **({"minReplicas": least * ranks_per_node, "maxReplicas": most * ranks_per_node} if least < most else {}),
         "entrypoint": entrypoint(line, site),
-        **({"args": [argument(each) for each in said]} if (said := line.training_script_args) else {}),
+        **(
+            {"args": [argument(ranks_per_node) for ranks_per_node in script_args]}
+            if (script_args := line.training_script_args)
+            else {}
+        ),
         **({"accelerator": near(line, device)} if device or line.numa_binding else {}),
         **({"comm": {"virtualLocalRank": True}} if line.virtual_local_rank else {}),
-        **({"env": told} if (told := _user_spelling(line, _threads(site, most * each))) else {}),
+        **(
+            {"env": user_variables}
+            if (user_variables := _user_spelling(line, _threads(site, most * ranks_per_node)))
+            else {}
+        ),
         "restartPolicy": {"maxRestarts": line.max_restarts},
     }
     spec: dict[str, Any] = {
         **({"image": line.image} if line.image else {}),
-        **({"nodeGroups": [_machines(least, most, now, each, device)]} if most > 1 else {}),
+        **({"nodeGroups": [_machines(least, most, now, ranks_per_node, device)]} if most > 1 else {}),
         "roles": [role],
         # No budget of the job besides the role's: restarts that the role has used up would begin anew in that one.
         "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "backoff": AT_ONCE, "rules": [LOST, AGAIN]},
@@ -135,7 +143,7 @@ def job(line: argparse.Namespace, site: Site) -> TorchrunJob:
     }
     meta = {"name": name(line), **({"namespace": line.namespace} if line.namespace else {})}
     document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": meta, "spec": spec}
-    return TorchrunJob(document, tuple(filter(None, (word, *_notes(line)))), each)
+    return TorchrunJob(document, tuple(filter(None, (word, *_notes(line)))), ranks_per_node)
 
 
 def _refuse(line: argparse.Namespace) -> None:
@@ -143,10 +151,10 @@ def _refuse(line: argparse.Namespace) -> None:
         raise UsageError("SCRIPT is empty", hint="name a script, a module with -m, or a program with --no-python")
     # torchrun is started on each machine with another --node-rank; a copied line would submit the job many times.
     if line.node_rank:
-        said = spelled(line, "node-rank")
+        option = spelled(line, "node-rank")
         raise UsageError(
-            f"{said}={line.node_rank}: dljob torchrun is given once, and starts the ranks of all machines",
-            hint=f"give it once, with {said} left out",
+            f"{option}={line.node_rank}: dljob torchrun is given once, and starts the ranks of all machines",
+            hint=f"give it once, with {option} left out",
         )
     if line.max_restarts < 0:
         raise UsageError(f"{spelled(line, 'max-restarts')}={line.max_restarts} is below 0")
@@ -167,38 +175,40 @@ def refuse_unknown_plugins(line: argparse.Namespace) -> None:
 
 def nnodes(line: argparse.Namespace) -> tuple[int, int]:
     """Return the minimum and maximum number of machines, from `N` or `MIN:MAX`; one with --standalone."""
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", line.nnodes)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    said = f"{spelled(line, 'nnodes')}={line.nnodes}"
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", line.nnodes)
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    option = f"{spelled(line, 'nnodes')}={line.nnodes}"
     if not 0 < least <= most:
-        raise UsageError(f"{said} is no number of machines", hint="write --nnodes=4 or --nnodes=2:8")
+        raise UsageError(f"{option} is no number of machines", hint="write --nnodes=4 or --nnodes=2:8")
     if not line.standalone:
         return least, most
     # Under torchrun a standalone node never meets another: it waits in vain, or goes on alone where MIN is 1.
     if least > 1:
-        alone = spelled(line, "standalone")
-        raise UsageError(f"{said}: {alone} is one machine", hint=f"leave {alone} out, or write --nnodes=1")
+        standalone_option = spelled(line, "standalone")
+        raise UsageError(
+            f"{option}: {standalone_option} is one machine", hint=f"leave {standalone_option} out, or write --nnodes=1"
+        )
     return 1, 1
 
 
 def nproc(line: argparse.Namespace, site: Site) -> tuple[int, str]:
     """Return the ranks of each machine, and the device kind that was counted; empty when a number was given."""
-    said, here = line.nproc_per_node, f"{spelled(line, 'nproc-per-node')}={line.nproc_per_node}"
-    if said.isdecimal() and int(said) > 0:
-        return int(said), ""
-    if said not in COUNTED:
+    count_text, option = line.nproc_per_node, f"{spelled(line, 'nproc-per-node')}={line.nproc_per_node}"
+    if count_text.isdecimal() and int(count_text) > 0:
+        return int(count_text), ""
+    if count_text not in COUNTED:
         words = "write a number, or auto, gpu, npu, hpu, xpu or cpu"
-        raise UsageError(f"{here} is no number of ranks", hint=words)
-    kinds = COUNTED[said]
+        raise UsageError(f"{option} is no number of ranks", hint=words)
+    kinds = COUNTED[count_text]
     if not site.local:
         raise UsageError(
-            f"{here} is counted on this machine, and the job runs on others",
+            f"{option} is counted on this machine, and the job runs on others",
             hint=f"say how many: --nproc-per-node=8 --accelerator {(kinds or AUTO)[0]}",
         )
     # torch counts the first backend that is available, and CPUs where there is none.
     kind = next((kind for kind in kinds if site.devices.get(kind)), "")
-    if said not in ("auto", "cpu") and not kind:
-        raise UsageError(f"{here}: this machine has no {kinds[0]}", hint="--nproc-per-node=cpu, or a number")
+    if count_text not in ("auto", "cpu") and not kind:
+        raise UsageError(f"{option}: this machine has no {kinds[0]}", hint="--nproc-per-node=cpu, or a number")
     return (site.devices[kind], kind) if kind else (site.cpus, "")
 
 
@@ -211,24 +221,24 @@ def accelerator(line: argparse.Namespace, site: Site, ranks: int, kind: str) -> 
         ranks: the number of ranks on all machines.
         kind: the device kind that `nproc` counted, or empty.
     """
-    said = line.accelerator
-    if said == "none":
+    device_text = line.accelerator
+    if device_text == "none":
         return {}, ""
-    if said:
-        named, _, count = said.partition("=")
+    if device_text:
+        named, _, count = device_text.partition("=")
         return {"type": named, "count": count or "1"}, ""
     if kind:
         return {"type": kind, "count": "1"}, ""
     if not site.local:
         return {}, "no rank gets a device: --accelerator GPU gives one to each"
     # torchrun knows no devices: each process takes cuda:LOCAL_RANK. Give each rank one where there are enough.
-    here = next((kind for kind in AUTO if site.devices.get(kind)), "")
-    if here and site.devices[here] >= ranks:
-        return {"type": here, "count": "1"}, ""
-    if not here:
+    device_kind = next((kind for kind in AUTO if site.devices.get(kind)), "")
+    if device_kind and site.devices[device_kind] >= ranks:
+        return {"type": device_kind, "count": "1"}, ""
+    if not device_kind:
         return {}, ""
-    words = f"{site.devices[here]} {here} here for {counted(ranks, 'rank')}: none gets one"
-    few = f"{words}; --accelerator {here}=0.5 shares them"
+    words = f"{site.devices[device_kind]} {device_kind} here for {counted(ranks, 'rank')}: none gets one"
+    few = f"{words}; --accelerator {device_kind}=0.5 shares them"
     return {}, few
 
 
@@ -264,13 +274,13 @@ def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
     return {"command": [chosen or (sys.executable if site.local else "python"), "-u", path]}
 
 
-def argument(said: str) -> str:
+def argument(script_argument: str) -> str:
     """Escape an argument of the script for a job, after expanding torchrun's `$$` and `$local_rank`.
 
     Source: torch 2.15, `elastic.utils.api.macros`. A job knows `${local_rank}`, and `$$` in front of `{local_rank}`.
     """
-    meant = Template(said).safe_substitute(local_rank="\0")  # a placeholder: no argument can contain NUL
-    return re.sub(r"(\$*)(\0|\{local_rank\})", lambda found: found[1] * 2 + found[2], meant).replace(
+    expanded = Template(script_argument).safe_substitute(local_rank="\0")  # a placeholder: no argument can contain NUL
+    return re.sub(r"(\$*)(\0|\{local_rank\})", lambda match: match[1] * 2 + match[2], expanded).replace(
         "\0", "${local_rank}"
     )
 
@@ -295,22 +305,22 @@ def _path(line: argparse.Namespace, site: Site) -> str:
     )
 
 
-def _machines(least: int, most: int, now: int, each: int, device: Mapping[str, Any]) -> dict[str, Any]:
+def _machines(least: int, most: int, now: int, ranks_per_node: int, device: Mapping[str, Any]) -> dict[str, Any]:
     """Return the node group: one machine for each role group."""
-    devices = {"type": device["type"], "count": _devices(device, each)} if device else {}
+    devices = {"type": device["type"], "count": _devices(device, ranks_per_node)} if device else {}
     return {
         "name": "node",
         "replicas": now,
         **({"minReplicas": least, "maxReplicas": most} if least < most else {}),
-        "cpu": str(each),
+        "cpu": str(ranks_per_node),
         **({"accelerator": devices} if devices else {}),
     }
 
 
-def _devices(device: Mapping[str, Any], each: int) -> int:
+def _devices(device: Mapping[str, Any], ranks_per_node: int) -> int:
     """Return the whole devices of a machine: a share never spans two devices."""
     try:
-        return devices_per_group(each, parse_devices(str(device["count"])))
+        return devices_per_group(ranks_per_node, parse_devices(str(device["count"])))
     except ValueError as error:
         raise UsageError(f"--accelerator {device['type']}={device['count']}: {error}") from error
 
@@ -327,12 +337,12 @@ def _threads(site: Site, ranks: int) -> str | None:
 
 def _user_spelling(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
     """Return variables with the user's own words: names that had to become Kubernetes names, and signals."""
-    said = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
+    variables = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
     # "none" is torchrun's default, and means that no id was given.
-    said |= {"TORCHELASTIC_RUN_ID": line.rdzv_id} if line.rdzv_id != "none" else {}
-    said |= {SIGNALS: line.signals_to_handle} if line.signals_to_handle != DEFAULT_SIGNALS else {}
-    said |= {"OMP_NUM_THREADS": threads} if threads is not None else {}
-    return [{"name": variable, "value": value} for variable, value in said.items()]
+    variables |= {"TORCHELASTIC_RUN_ID": line.rdzv_id} if line.rdzv_id != "none" else {}
+    variables |= {SIGNALS: line.signals_to_handle} if line.signals_to_handle != DEFAULT_SIGNALS else {}
+    variables |= {"OMP_NUM_THREADS": threads} if threads is not None else {}
+    return [{"name": variable, "value": value} for variable, value in variables.items()]
 
 
 def has_derived_name(line: argparse.Namespace) -> bool:
@@ -348,9 +358,9 @@ def name(line: argparse.Namespace) -> str:
     return dns_name(script.rpartition(".")[2] if line.module else Path(script).stem, LONGEST_NAME)
 
 
-def _role(said: str) -> str:
+def _role(role_text: str) -> str:
     """Convert the role's name; torchrun has no reserved names, dljob has."""
-    named = dns_name(said, LONGEST_ROLE, "role")
+    named = dns_name(role_text, LONGEST_ROLE, "role")
     return f"role-{named}" if named in RESERVED_ROLES else named
 
 
@@ -358,8 +368,8 @@ def _conf(line: argparse.Namespace) -> dict[str, str]:
     """Parse --rdzv-conf: `k1=v1,k2=v2`."""
     pairs = [pair.partition("=") for pair in line.rdzv_conf.split(",") if pair.strip()]
     if wrong := [key for key, sign, _ in pairs if not (key.strip() and sign)]:
-        said = spelled(line, "rdzv-conf")
-        raise UsageError(f"{said}: {wrong[0]!r} is no pair", hint="write --rdzv-conf join_timeout=600,timeout=60")
+        option = spelled(line, "rdzv-conf")
+        raise UsageError(f"{option}: {wrong[0]!r} is no pair", hint="write --rdzv-conf join_timeout=600,timeout=60")
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -371,17 +381,17 @@ def _patience(line: argparse.Namespace) -> dict[str, Any]:
     if not seconds:
         return {}
     if not seconds.isdecimal() or not int(seconds):
-        said = spelled(line, "rdzv-conf")
-        raise UsageError(f"{said}: {seconds!r} is no number of seconds", hint="write --rdzv-conf join_timeout=600")
+        option = spelled(line, "rdzv-conf")
+        raise UsageError(f"{option}: {seconds!r} is no number of seconds", hint="write --rdzv-conf join_timeout=600")
     return {"preRunningDeadlineSeconds": int(seconds)}
 
 
 def _notes(line: argparse.Namespace) -> tuple[str, ...]:
     """Return the notes about accepted options without effect."""
-    said = set(given_arguments(line))
-    idle = sorted(NOT_USED & said)
-    idle += sorted({*CONSOLE, "log-dir"} & said) if line.to == "kubernetes" else []
-    idle += ["nnodes"] if line.standalone and ":" in line.nnodes and "nnodes" in said else []
+    given_names = set(given_arguments(line))
+    idle = sorted(NOT_USED & given_names)
+    idle += sorted({*CONSOLE, "log-dir"} & given_names) if line.to == "kubernetes" else []
+    idle += ["nnodes"] if line.standalone and ":" in line.nnodes and "nnodes" in given_names else []
     flags = [spelled(line, argument) for argument in idle]
     flags += [f"{spelled(line, 'rdzv-conf')} {key}" for key in sorted(_conf(line).keys() - {"join_timeout", "timeout"})]
     words = [f"not used: {', '.join(flags)}; see dljob torchrun --help"] if flags else []

@@ -26,22 +26,22 @@ class Chosen:
         return self.some.get(local_rank, False) or self.everyone
 
 
-def chosen(argument: str, said: str) -> Chosen:
+def chosen(argument: str, streams: str) -> Chosen:
     """Parse `3`, or `0:3,1:0` by local rank; 1 (stdout), 2 (stderr) and 3 all mean both streams.
 
     Args:
         argument: the option's name, for the message.
-        said: its value.
+        streams: its value.
 
     Raises:
         UsageError: the value has neither form.
     """
     # A rank's log holds both streams, so 1 and 2 cannot be told from 3.
-    if re.fullmatch("[0-3]", said):
-        return Chosen(everyone=said != "0")
-    if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", said):
-        raise UsageError(f"{argument}={said} is neither 0 to 3 nor RANK:0 to 3", hint=f"write {argument}=0:3,1:3")
-    pairs = (pair.split(":") for pair in said.split(","))
+    if re.fullmatch("[0-3]", streams):
+        return Chosen(everyone=streams != "0")
+    if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", streams):
+        raise UsageError(f"{argument}={streams} is neither 0 to 3 nor RANK:0 to 3", hint=f"write {argument}=0:3,1:3")
+    pairs = (pair.split(":") for pair in streams.split(","))
     return Chosen(some={int(rank): std != "0" for rank, std in pairs})
 
 

@@ -117,7 +117,7 @@ OURS = (
 )
 
 
-_ABBREVIATED = frozenset(("help", *(each.dest for each in ARGUMENTS)))
+_ABBREVIATED = frozenset(("help", *(argument.dest for argument in ARGUMENTS)))
 """Attributes of the options that torchrun's own parser has, which alone may be abbreviated."""
 
 
@@ -171,17 +171,17 @@ class Launcher:
     @property
     def groups(self) -> tuple[tuple[str, tuple[Argument, ...]], ...]:
         """Titles and arguments of its help."""
-        own = {each.name for each in self.arguments}
-        ours = tuple(each for each in OURS if each.name not in own)
+        launcher_names = {argument.name for argument in self.arguments}
+        dljob_arguments = tuple(argument for argument in OURS if argument.name not in launcher_names)
         more = ((self.title, self.arguments),) if self.arguments else ()
-        return (*more, ("torchrun's", ARGUMENTS), ("target", ours))
+        return (*more, ("torchrun's", ARGUMENTS), ("target", dljob_arguments))
 
 
 def parser(launcher: Launcher | None = None, *, add_help: bool = True) -> Parser:
     """Return a parser of torchrun's and dljob's arguments, and of those of a launcher on top of it."""
     made_for = launcher or TORCHRUN
     usage = f"{made_for.command} [options] SCRIPT [arguments of the script]"
-    made = Parser(
+    new_parser = Parser(
         prog=made_for.command,
         usage=usage,
         description=made_for.about,
@@ -189,13 +189,17 @@ def parser(launcher: Launcher | None = None, *, add_help: bool = True) -> Parser
         allow_abbrev=made_for.abbreviates,
     )
     for title, arguments in made_for.groups:
-        group = made.add_argument_group(title)
-        for each in arguments:
-            add(group, each)
-    made.add_argument("training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no-python)")
+        group = new_parser.add_argument_group(title)
+        for argument in arguments:
+            add(group, argument)
+    new_parser.add_argument(
+        "training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no-python)"
+    )
     # REMAINDER: words after the script belong to it, also those that look like options of ours.
-    made.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged")
-    return made
+    new_parser.add_argument(
+        "training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged"
+    )
+    return new_parser
 
 
 ABOUT = (
@@ -208,19 +212,21 @@ ABOUT = (
 TORCHRUN = Launcher(COMMAND, ABOUT)
 
 
-def add(group: _Group, each: Argument) -> None:
+def add(group: _Group, argument: Argument) -> None:
     """Add an argument to a parser, in all its spellings."""
-    if each.flag:
-        group.add_argument(*each.options, dest=each.dest, action="store_true", default=each.default, help=each.help)
+    if argument.flag:
+        group.add_argument(
+            *argument.options, dest=argument.dest, action="store_true", default=argument.default, help=argument.help
+        )
         return
     group.add_argument(
-        *each.options,
-        dest=each.dest,
-        default=each.default,
-        type=each.kind,
-        choices=each.choices,
-        metavar=None if each.choices else each.dest.upper(),
-        help=each.help,
+        *argument.options,
+        dest=argument.dest,
+        default=argument.default,
+        type=argument.kind,
+        choices=argument.choices,
+        metavar=None if argument.choices else argument.dest.upper(),
+        help=argument.help,
     )
 
 
@@ -231,12 +237,12 @@ class _FromVariable:
     variable: str
     text: str
 
-    def read(self, each: Argument) -> object:
+    def read(self, argument: Argument) -> object:
         """Convert the value; a flag is set by a number other than 0, as in torch."""
         try:
-            return bool(int(self.text)) if each.flag else each.kind(self.text)
+            return bool(int(self.text)) if argument.flag else argument.kind(self.text)
         except ValueError:
-            hint = "write 1 or 0" if each.flag else f"write a number, or give --{each.name}"
+            hint = "write 1 or 0" if argument.flag else f"write a number, or give --{argument.name}"
             raise UsageError(f"{self.variable}={self.text} is no number", hint=hint) from None
 
 
@@ -251,26 +257,32 @@ def read(words: Sequence[str], environ: Mapping[str, str], launcher: Launcher | 
     # Variables are unparsed defaults first: an argument on the command line replaces them, so that an invalid variable
     # matters only when it is used.
     arguments = (*ARGUMENTS, *(launcher or TORCHRUN).arguments)
-    known = {each: variable for each in arguments if each.env for variable in _variables(each) if variable in environ}
-    first = {each.dest: _FromVariable(variable, environ[variable]) for each, variable in known.items()}
+    known = {
+        argument: variable
+        for argument in arguments
+        if argument.env
+        for variable in _variables(argument)
+        if variable in environ
+    }
+    first = {argument.dest: _FromVariable(variable, environ[variable]) for argument, variable in known.items()}
     # argparse keeps attributes of a given namespace, unless a word sets them.
     line = parser(launcher).parse_args(list(words), argparse.Namespace(**first))
     variables: dict[str, str] = {}
-    for each in known:
-        said = getattr(line, each.dest)
+    for argument in known:
+        value = getattr(line, argument.dest)
         # Still the default: no word of the command line has replaced it.
-        if isinstance(said, _FromVariable):
-            setattr(line, each.dest, said.read(each))
-            variables[each.name] = said.variable
+        if isinstance(value, _FromVariable):
+            setattr(line, argument.dest, value.read(argument))
+            variables[argument.name] = value.variable
     line.variables = variables
     return line
 
 
-def _variables(each: Argument) -> Iterator[str]:
+def _variables(argument: Argument) -> Iterator[str]:
     """Yield the variables of an argument, the one that takes precedence last."""
-    if each.also:
-        yield each.also
-    yield f"{PREFIX}{each.dest.upper()}"
+    if argument.also:
+        yield argument.also
+    yield f"{PREFIX}{argument.dest.upper()}"
 
 
 def spelled(line: argparse.Namespace, name: str) -> str:
@@ -278,7 +290,7 @@ def spelled(line: argparse.Namespace, name: str) -> str:
     return str(line.variables.get(name, f"--{name}"))
 
 
-def own(words: Sequence[str], launcher: Launcher | None = None) -> int:
+def count_own_words(words: Sequence[str], launcher: Launcher | None = None) -> int:
     """Return how many words belong to dljob and torchrun rather than to the script, which is the last of them."""
     at = script_at(words, parser(launcher, add_help=False))
     return len(words) if at is None else at + 1
@@ -300,4 +312,4 @@ def script_at(words: Sequence[str], line_parser: Parser) -> int | None:
 
 def given_arguments(line: argparse.Namespace) -> tuple[str, ...]:
     """Return torchrun's arguments whose values differ from their defaults."""
-    return tuple(each.name for each in ARGUMENTS if getattr(line, each.dest) != each.default)
+    return tuple(argument.name for argument in ARGUMENTS if getattr(line, argument.dest) != argument.default)

@@ -25,5 +25,7 @@ class UnsupportedCalls:
             Raises:
                 AttributeError: always; Python asks here only for names that do not exist.
             """
-            said = f"{type(self).__name__} has no {name!r}"
-            raise AttributeError(f"{said}: {UNSUPPORTED[name]}" if name in UNSUPPORTED else said, name=name, obj=self)
+            message = f"{type(self).__name__} has no {name!r}"
+            raise AttributeError(
+                f"{message}: {UNSUPPORTED[name]}" if name in UNSUPPORTED else message, name=name, obj=self
+            )

@@ -128,15 +128,15 @@ def memory(value: object, call: str) -> str:
     raise UsageError(f"{call}: memory {value!r} has no unit", hint=f'write memory="{value}Mi" or "...Gi"')
 
 
-def memory_of(said: object, alias: object, call: str) -> str | None:
+def memory_of(quantity: object, alias: object, call: str) -> str | None:
     """Return the memory given to a call as `memory=` or as `mem=`; None when neither was given.
 
     Raises:
         UsageError: both were given, or the unit is missing.
     """
-    if said is not None and alias is not None:
+    if quantity is not None and alias is not None:
         raise UsageError(f"{call} names memory twice: memory, mem", hint="keep one of them")
-    value = alias if said is None else said
+    value = alias if quantity is None else quantity
     return None if value is None else memory(value, call)
 
 
@@ -171,11 +171,11 @@ def span(value: object, call: str) -> tuple[int, int]:
     Raises:
         UsageError: the value has neither form.
     """
-    found = _SPAN.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _SPAN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         count = check_count(value, call)
         return count, count
-    fewest, most = int(found[1]), int(found[2])
+    fewest, most = int(match[1]), int(match[2])
     if not 1 <= fewest <= most:
         raise UsageError(f"{call} takes the fewest and the most, not {value!r}", hint='write "2:8"')
     return fewest, most
@@ -187,13 +187,13 @@ def env_of(values: Mapping[str, object], call: str) -> dict[str, str]:
     Raises:
         UsageError: a value without an obvious text (None, True, a list).
     """
-    made: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in values.items():
         # "True" is no obvious text: programs expect 1, true or yes.
         if isinstance(value, bool) or not isinstance(value, str | int | float | PurePath):
             raise UsageError(f"{call}: {name}={value!r} is not text", hint=f'write {name}="..."')
-        made[str(name)] = str(value)
-    return made
+        variables[str(name)] = str(value)
+    return variables
 
 
 def plain(value: object, path: str = "config", depth: int = 0) -> object:
@@ -251,10 +251,10 @@ def config_of(value: object, call: str) -> dict[str, object]:
     Raises:
         UsageError: it has no named parts.
     """
-    made = plain(value)
-    if not isinstance(made, dict):
+    config = plain(value)
+    if not isinstance(config, dict):
         raise UsageError(f"{call} takes a dict, a Namespace or an OmegaConf object, not a {type(value).__name__}")
-    return cast("dict[str, object]", made)
+    return cast("dict[str, object]", config)
 
 
 def entrypoint_of(text: object, call: str) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -13,14 +13,14 @@ Json = dict[str, Any]
 
 def nested(value: Mapping[str, Any], key: str) -> Json:
     """Return an object within an object; empty when it is missing."""
-    found = value.get(key)
-    return cast("Json", found) if isinstance(found, Mapping) else {}
+    part = value.get(key)
+    return cast("Json", part) if isinstance(part, Mapping) else {}
 
 
 def entries(value: Mapping[str, Any], key: str) -> list[Json]:
     """Return a list within an object; empty when it is missing."""
-    found = value.get(key)
-    rows = cast("list[object]", found) if isinstance(found, list | tuple) else []
+    part = value.get(key)
+    rows = cast("list[object]", part) if isinstance(part, list | tuple) else []
     return [cast("Json", row) for row in rows if isinstance(row, Mapping)]
 
 

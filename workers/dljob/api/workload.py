@@ -46,9 +46,9 @@ class Workload:
     `accelerator_type`, and each option under the name of its setter, such as `numa_binding`.
     """
 
-    def __init__(self, name: str, **given: object) -> None:
-        defaults = {key: copy.copy(one.default) for key, one in attributes().items()}
-        for key, value in {**defaults, "name": name, **given}.items():
+    def __init__(self, name: str, **settings: object) -> None:
+        defaults = {key: copy.copy(attribute.default) for key, attribute in attributes().items()}
+        for key, value in {**defaults, "name": name, **settings}.items():
             setattr(self, key, value)
 
     if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Workload:
     def __repr__(self) -> str:
         return f"Workload({', '.join(f'{key}={value!r}' for key, value in vars(self).items())})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Workload) and vars(self) == vars(other)
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Workload) and vars(self) == vars(value)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] - a draft may change at any time
 
@@ -103,24 +103,24 @@ class Workload:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the role in the manifest's spelling, without what was not set or equals the spec's default."""
-        made: dict[str, Any] = {}
-        for key, one in attributes().items():
+        manifest_role: dict[str, Any] = {}
+        for key, attribute in attributes().items():
             value = getattr(self, key)
             # `to_yaml()` is meant to be read.
-            if value == one.default:
+            if value == attribute.default:
                 continue
             if key in _PAIRS:
                 first, second = _PAIRS[key]
                 value = [{first: k, second: v} for k, v in value.items()]
-            *parents, last = one.path
-            inner = made
+            *parents, last = attribute.path
+            inner = manifest_role
             for parent in parents:
                 inner = inner.setdefault(parent, {})
             inner[last] = value
         # A type without a count, as .resource(gpu=0) leaves it, asks for no device.
         if not self.accelerator:
-            made.pop("accelerator", None)
-        return pruned(made)
+            manifest_role.pop("accelerator", None)
+        return pruned(manifest_role)
 
 
 def attributes() -> Mapping[str, _Attribute]:
@@ -135,21 +135,25 @@ def attributes() -> Mapping[str, _Attribute]:
 def _attributes(role: type[Role]) -> Mapping[str, _Attribute]:
     from dljob.spec.scalars import option_of
 
-    found: dict[str, _Attribute] = {}
+    attribute_by_name: dict[str, _Attribute] = {}
     for name, info in role.model_fields.items():
         key = info.alias or name
         default: Any = {} if info.is_required() else info.get_default(call_default_factory=True)
         if name not in _FLAT:
-            found[name] = _Attribute((key,), {} if name in _PAIRS else _plain(default), _words(info))
+            attribute_by_name[name] = _Attribute((key,), {} if name in _PAIRS else _plain(default), _words(info))
             continue
-        part = next(one for one in (info.annotation, *get_args(info.annotation)) if hasattr(one, "model_fields"))
-        for inner, own in cast("type[BaseModel]", part).model_fields.items():
+        part = next(
+            field_type
+            for field_type in (info.annotation, *get_args(info.annotation))
+            if hasattr(field_type, "model_fields")
+        )
+        for inner, field_info in cast("type[BaseModel]", part).model_fields.items():
             # Without the part, its values are not set either.
-            value = None if default is None else _plain(own.get_default(call_default_factory=True))
-            option = option_of(own)
+            value = None if default is None else _plain(field_info.get_default(call_default_factory=True))
+            option = option_of(field_info)
             attribute = _FLAT[name].get(inner) or (option and option.setter) or inner
-            found[attribute] = _Attribute((key, own.alias or inner), value, _words(own))
-    return found
+            attribute_by_name[attribute] = _Attribute((key, field_info.alias or inner), value, _words(field_info))
+    return attribute_by_name
 
 
 def _plain(default: Any) -> Any:  # noqa: ANN401 - any value of the spec
@@ -174,12 +178,12 @@ def _words(field: FieldInfo) -> tuple[str, ...]:
 
 def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = _FREE) -> dict[str, Any]:
     """Return a copy without None and empty parts; objects under the keys `keep` are copied whole, unless empty."""
-    made: dict[str, Any] = {}
+    clean_copy: dict[str, Any] = {}
     for key, part in value.items():
         clean = part
         if key not in keep and isinstance(part, dict):
             clean = pruned(cast("dict[str, Any]", part), keep=keep)
         # Not by truth: False and 0 are values.
         if clean is not None and clean not in ({}, [], ()):
-            made[key] = copy.deepcopy(clean)  # patching the draft later must not change a document made before
-    return made
+            clean_copy[key] = copy.deepcopy(clean)  # patching the draft later must not change a document made before
+    return clean_copy

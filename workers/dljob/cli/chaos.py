@@ -33,15 +33,15 @@ class Looking:
             self._say(f"fault: {line}")
 
 
-def show(told: Mapping[str, Any]) -> None:
+def show(report: Mapping[str, Any]) -> None:
     """Print a report to stdout."""
-    for row in told["faults"]:
+    for row in report["faults"]:
         output.data(f"{_at(row['at'])}  {row['fault']} {row['target']}")
         for incident in row["incidents"]:
             output.data(f"             {_line(incident)}")
-    for incident in told["unasked"]:
+    for incident in report["unasked"]:
         output.data(f"of itself    {_line(incident)}")
-    for problem in told.get("problems", ()):
+    for problem in report.get("problems", ()):
         output.data(f"broken: {problem}")
 
 
@@ -55,12 +55,12 @@ def _line(incident: Mapping[str, Any]) -> str:
     return f"{incident['cause']} {incident['target']} [{incident['level']}]: {end}"
 
 
-def verdict(told: Mapping[str, Any]) -> ExitCode:
+def verdict(report: Mapping[str, Any]) -> ExitCode:
     """Report unmet expectations; return JOB_FAILED when there are any."""
     # A run without faults has no report to judge.
-    if not told:
+    if not report:
         return ExitCode.OK
-    for number, row in enumerate(told["faults"]):
+    for number, row in enumerate(report["faults"]):
         if row["problem"]:
             output.say(f"fault {number}, {row['fault']} {row['target']}: {row['problem']}")
-    return ExitCode.OK if all(row["met"] for row in told["faults"]) else ExitCode.JOB_FAILED
+    return ExitCode.OK if all(row["met"] for row in report["faults"]) else ExitCode.JOB_FAILED

@@ -109,10 +109,14 @@ def _cuts(cuts: Json) -> list[str]:
     if not cuts:
         return []
     last = f"; the last one is {cuts['last']}" if cuts.get("last") else ""
-    where = f"cut {cuts['restoredCut']}" if cuts.get("restoredCut") else "the beginning"
-    back = f"; the job went back {counted(cuts['restored'], 'time')}, last to {where}" if cuts.get("restored") else ""
-    why = f" ({cuts['why']})" if cuts.get("why") else ""
-    return [f"  cuts: {cuts.get('committed', 0)} committed, {cuts.get('givenUp', 0)} given up{why}{last}{back}"]
+    restored_cut = f"cut {cuts['restoredCut']}" if cuts.get("restoredCut") else "the beginning"
+    back = (
+        f"; the job went back {counted(cuts['restored'], 'time')}, last to {restored_cut}"
+        if cuts.get("restored")
+        else ""
+    )
+    reason = f" ({cuts['why']})" if cuts.get("why") else ""
+    return [f"  cuts: {cuts.get('committed', 0)} committed, {cuts.get('givenUp', 0)} given up{reason}{last}{back}"]
 
 
 def spent(ledger: Json) -> list[str]:
@@ -122,8 +126,8 @@ def spent(ledger: Json) -> list[str]:
     # Accounts are in seconds summed over all ranks, whose number may have changed; spares come on top.
     ranks = sum(amount for name, amount in ledger["accounts"].items() if name != "spare") or 1.0
     recent = ledger["recentGoodput"]
-    held = [(name, amount) for name, amount in ledger["accounts"].items() if name != "productive"]
-    most = sorted(held, key=lambda item: -item[1])
+    unproductive = [(name, amount) for name, amount in ledger["accounts"].items() if name != "productive"]
+    most = sorted(unproductive, key=lambda item: -item[1])
     rest = ", ".join(f"{name} {amount / ranks:.1%}" for name, amount in most if amount / ranks >= LEAST)
     return [f"goodput: {ledger['goodput']:.1%}, last 10 min {recent:.1%}" + (f"; {rest}" if rest else "")]
 
@@ -137,8 +141,8 @@ def _fault(fault: Json) -> list[str]:
 
 def _unit(unit: Json) -> str:
     on = f" on {unit['node']}" if unit.get("node") else ""
-    why = f": {unit['why']}" if unit.get("why") else ""
-    return f"  waits: {unit.get('name')}{on}{why}"
+    reason = f": {unit['why']}" if unit.get("why") else ""
+    return f"  waits: {unit.get('name')}{on}{reason}"
 
 
 def _servers(role: Json) -> str:
@@ -146,8 +150,8 @@ def _servers(role: Json) -> str:
     first = [next(iter(ports.values()), "") for ports in entries(role, "addresses")]
     more = int(role.get("ready", 0)) - len(first)
     places = ", ".join([*first, *([f"and {more} more"] if more > 0 else [])])
-    said = f"  endpoints of {role.get('role')}: {role.get('ready')} of {role.get('desired')} ready"
-    return f"{said}: {places}" if places else said
+    line = f"  endpoints of {role.get('role')}: {role.get('ready')} of {role.get('desired')} ready"
+    return f"{line}: {places}" if places else line
 
 
 def _ranks(ranks: Sequence[Json]) -> list[Row]:
@@ -191,12 +195,14 @@ def _roles(roles: Sequence[Json]) -> list[Row]:
 
 def _conditions(conditions: Sequence[Json], now: float) -> list[Row]:
     rows: list[Row] = []
-    for one in conditions:
-        at = unix(one.get("lastTransitionTime"))
+    for condition in conditions:
+        at = unix(condition.get("lastTransitionTime"))
         # Never below 0: the cluster's clock may be ahead of this machine's.
         age = "-" if at is None else seconds(max(0.0, now - at))
-        said = one_line(str(one.get("message") or ""), _MESSAGE)
-        rows.append((str(one["type"]), str(one["status"]), str(one.get("reason") or "-"), age, said))
+        message = one_line(str(condition.get("message") or ""), _MESSAGE)
+        rows.append(
+            (str(condition["type"]), str(condition["status"]), str(condition.get("reason") or "-"), age, message)
+        )
     return [("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), *rows]
 
 
@@ -222,8 +228,8 @@ def _below(rows: Sequence[Row]) -> list[str]:
 def lines(page: Page, begin: float, now: float) -> list[str]:
     """Return the lines of the page; `begin`: time from which the timeline counts."""
     events = [timeline.line(event, begin).strip() for event in page.events]
-    left = len(events) - EVENTS
-    more = [f"... {left} before: {page.more_events}"] if left > 0 else []
+    hidden_count = len(events) - EVENTS
+    more = [f"... {hidden_count} before: {page.more_events}"] if hidden_count > 0 else []
     pods = _table([("NODE", "POD", "IS", "PHASE"), *page.pods])
     return [
         *detail(page.overview, now, page.more_events),
@@ -257,39 +263,42 @@ def _role(role: Json) -> Row:
         f"{role.get('replicas', 1)}{span}",
         _entrypoint(nested(role, "entrypoint")),
         _takes(role),
-        ", ".join(str(one.get("role")) for one in entries(role, "dependsOn")) or "-",
+        ", ".join(str(dependency.get("role")) for dependency in entries(role, "dependsOn")) or "-",
     )
 
 
-def _entrypoint(said: Json) -> str:
+def _entrypoint(entrypoint: Json) -> str:
     # Of a command its program alone: secrets should not, but may, stand in the rest.
-    command = list[str](said.get("command") or [])
+    command = list[str](entrypoint.get("command") or [])
     return str(
-        said.get("class") or said.get("module") or " ".join([*command[:1], *["..."] * (len(command) > 1)]) or "-"
+        entrypoint.get("class")
+        or entrypoint.get("module")
+        or " ".join([*command[:1], *["..."] * (len(command) > 1)])
+        or "-"
     )
 
 
 def _takes(role: Json) -> str:
     resources, device = nested(role, "resources"), nested(role, "accelerator")
     # Values at their defaults are absent from a spec.
-    found = [f"{device.get('count', 1)} {device.get('type') or 'device'}"] if "accelerator" in role else []
-    found += [f"{resources.get('cpu') or 1} CPU"]
-    found += [f"{resources['memory']} memory"] if resources.get("memory") else []
-    found += [f"{amount} {name}" for name, amount in nested(resources, "custom").items()]
-    return ", ".join(found)
+    amounts = [f"{device.get('count', 1)} {device.get('type') or 'device'}"] if "accelerator" in role else []
+    amounts += [f"{resources.get('cpu') or 1} CPU"]
+    amounts += [f"{resources['memory']} memory"] if resources.get("memory") else []
+    amounts += [f"{amount} {name}" for name, amount in nested(resources, "custom").items()]
+    return ", ".join(amounts)
 
 
 def nodes(ranks: Sequence[Json]) -> list[str]:
     """Describe the ranks of each node, by role: n1: actor 0-3, critic 0."""
     from dljob.plan.words import ranges
 
-    held: dict[str, dict[str, list[int]]] = {}
+    ranks_by_node: dict[str, dict[str, list[int]]] = {}
     for rank in ranks:
         # A rank that is not placed has no node.
         node = str(rank.get("nodeName") or rank.get("node") or "")
         if node:
-            held.setdefault(node, {}).setdefault(str(rank["role"]), []).append(int(rank["rank"]))
+            ranks_by_node.setdefault(node, {}).setdefault(str(rank["role"]), []).append(int(rank["rank"]))
     return [
         f"{node}: {', '.join(f'{role} {ranges(sorted(of))}' for role, of in sorted(roles.items()))}"
-        for node, roles in sorted(held.items())
+        for node, roles in sorted(ranks_by_node.items())
     ]

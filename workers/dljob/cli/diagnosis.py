@@ -96,22 +96,22 @@ def diagnose(job: Overview, name: str, flags: str) -> Diagnosis:
         name: name or uid by which later commands find it, or the path of its folder, as a word of a shell.
         flags: flags of these commands, after a blank.
     """
-    found = _with_problems(_explain(job, name, flags), job.status, name, flags)
+    diagnosis = _with_problems(_explain(job, name, flags), job.status, name, flags)
     # Names, messages and log lines are users' text: none may break a line or reach the terminal with an escape.
-    return found._replace(lines=[_plain(line) for line in found.lines])
+    return diagnosis._replace(lines=[_plain(line) for line in diagnosis.lines])
 
 
-def data(job: Overview, found: Diagnosis) -> dict[str, Any]:
+def data(job: Overview, diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the same for programs."""
     known = {key: job.status.get(key) for key in ("name", "uid", "reason", "message") if key in job.status}
-    kind = {"kind": found.kind.name.lower(), "exitCode": int(found.kind)}
+    kind = {"kind": diagnosis.kind.name.lower(), "exitCode": int(diagnosis.kind)}
     explained = {
-        "fault": found.fault,
+        "fault": diagnosis.fault,
         "stalls": list(_stalls(job.status)),
         "restarts": nested(job.status, "restarts"),
-        "advice": found.advice,
+        "advice": diagnosis.advice,
     }
-    return {**known, "phase": job.phase, **kind, **explained, "lines": list(found.lines)}
+    return {**known, "phase": job.phase, **kind, **explained, "lines": list(diagnosis.lines)}
 
 
 def _plain(line: str) -> str:
@@ -188,21 +188,21 @@ def _for_job(remedy: Remedy, status: Json) -> Remedy:
     return remedy
 
 
-def _with_problems(found: Diagnosis, status: Json, name: str, flags: str) -> Diagnosis:
+def _with_problems(diagnosis: Diagnosis, status: Json, name: str, flags: str) -> Diagnosis:
     """Return a diagnosis with the problems that stand now, or stood at the end of the job, before what to do next."""
     problems = entries(status, "problems")
     if not problems:
-        return found
+        return diagnosis
     events = f"dljob events {name}{flags}"
     lines = [problem_line(row, events, 3 * WIDTH) for row in problems[:MOST_PROBLEMS]]
     if (hidden_count := (status.get("problemCount") or len(problems)) - len(lines)) > 0:
         lines.append(f"and {counted(hidden_count, 'more problem')}: dljob status {name}{flags}")
-    if found.kind is CauseKind.NOTHING:
+    if diagnosis.kind is CauseKind.NOTHING:
         remedy = VERDICTS.get(str(problems[0].get("reason")), FAULTS["Unknown"])
-        shown = [line for line in found.lines if line != NOTHING_FAILED]
-        return Diagnosis(remedy.kind, [*shown, *lines, f"next: {remedy.advice}"], found.fault, remedy.advice)
-    at = next((n for n, line in enumerate(found.lines) if line.startswith("next: ")), len(found.lines))
-    return found._replace(lines=[*found.lines[:at], *lines, *found.lines[at:]])
+        shown = [line for line in diagnosis.lines if line != NOTHING_FAILED]
+        return Diagnosis(remedy.kind, [*shown, *lines, f"next: {remedy.advice}"], diagnosis.fault, remedy.advice)
+    at = next((n for n, line in enumerate(diagnosis.lines) if line.startswith("next: ")), len(diagnosis.lines))
+    return diagnosis._replace(lines=[*diagnosis.lines[:at], *lines, *diagnosis.lines[at:]])
 
 
 def _faults(status: Json) -> list[Json]:
@@ -338,8 +338,8 @@ def _cause_of(fault: Json, pod_places: Sequence[str], restarts: Sequence[str], *
 
 def _most(lines: object, most: int) -> list[str]:
     """The first lines, and how many more there are."""
-    kept = [str(line) for line in _list(lines)]
-    return kept if len(kept) <= most else [*kept[: most - 1], f"... {len(kept) - most + 1} more"]
+    texts = [str(line) for line in _list(lines)]
+    return texts if len(texts) <= most else [*texts[: most - 1], f"... {len(texts) - most + 1} more"]
 
 
 def _done(status: Json, faults: Sequence[Json]) -> list[str]:

@@ -67,7 +67,7 @@ def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = ""
             f"{role}/store, where the ranks of {role} meet, failed first: dljob logs {name} --master{flags}",
         ]
     incarnation = int(fault.get("incarnation") or 1)
-    whole = f"dljob logs {name} --role {role} --rank {number}{flags}"
+    logs_command = f"dljob logs {name} --role {role} --rank {number}{flags}"
     end: list[str] = []
     # Only of the failed incarnation: one log file has all of a rank, and an earlier traceback would mislead.
     with suppress(OSError), log(role, int(number)) as file:  # no log: the line below says so
@@ -75,9 +75,9 @@ def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = ""
     caller = str(fault.get("caller") or "")
     first = f"{rank} raised the error that ended {caller}" if caller else f"{rank} failed first"
     if not end:
-        return [*lines, f"{first}, in its incarnation {incarnation}; its log, if there is one: {whole}"]
+        return [*lines, f"{first}, in its incarnation {incarnation}; its log, if there is one: {logs_command}"]
     lines.append(f"{first}, in its incarnation {incarnation}. The end of its log:")
-    return [*lines, *(f"  {line}".rstrip() for line in end), f"all of it: {whole}"]
+    return [*lines, *(f"  {line}".rstrip() for line in end), f"all of it: {logs_command}"]
 
 
 def _end(text: bytes) -> list[str]:

@@ -83,7 +83,7 @@ def manifest_of(
     for text in (*changes.env, *[f"{TRACE_CALLS}=1"] * changes.trace_calls):
         name, value = _split(text, "--env", "NAME=VALUE")
         # The last value of a name counts, also over the file's.
-        rest = [each for each in spec.get("env", []) if each["name"] != name]
+        rest = [variable for variable in spec.get("env", []) if variable["name"] != name]
         spec["env"] = [*rest, {"name": name, "value": value}]
     return parse(data, rules=rules)
 
@@ -127,11 +127,11 @@ def with_resources(manifest: DLJobManifest) -> DLJobManifest:
     from dljob.cli import extensions, output
 
     ended = [record for record in registry.records() if record.name == manifest.metadata.name and record.over]
-    newest = sorted(ended, key=lambda one: one.started)[-chosen_resources.EARLIER_JOBS :]
+    newest = sorted(ended, key=lambda choice: choice.started)[-chosen_resources.EARLIER_JOBS :]
     measure_jobs = extensions.load(extensions.CHOOSERS, "auto", "resources.auto")
     chosen = chosen_resources.choose(manifest.spec, *measure_jobs(manifest, [record.folder for record in newest]))
-    for one in chosen:
-        output.say(f"roles.{one.role}.{chosen_resources.told(one)}")
+    for choice in chosen:
+        output.say(f"roles.{choice.role}.{chosen_resources.describe_choice(choice)}")
     return chosen_resources.with_chosen(manifest, chosen)
 
 
@@ -219,18 +219,18 @@ def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
     from dljob.spec.rules.findings import Finding
     from dljob.spec.rules.interpreters import in_ray
 
-    found = list[Finding]()
+    findings = list[Finding]()
     for index, role in enumerate(manifest.spec.roles):
         if not role.python:
             continue
         try:
-            said = misfit(find(role.python), own_interpreter(), in_ray=in_ray(role))
+            problem = misfit(find(role.python), own_interpreter(), in_ray=in_ray(role))
         except InterpreterError as error:
-            said = str(error)
-        if said:
-            words = f"role {role.name} cannot run with {role.python} on this machine: {said}"
-            found.append(Finding(("spec", "roles", index, "python"), words))
-    return found
+            problem = str(error)
+        if problem:
+            words = f"role {role.name} cannot run with {role.python} on this machine: {problem}"
+            findings.append(Finding(("spec", "roles", index, "python"), words))
+    return findings
 
 
 def unfit_code(file: Path, manifest: DLJobManifest) -> list[Finding]:
@@ -244,12 +244,12 @@ def missing_code(file: Path, manifest: DLJobManifest) -> list[Finding]:
     """Return a finding for each role whose script is not in the job's folder."""
     from dljob.spec.rules.findings import Finding
 
-    folder, found = folder_of(file, manifest), list[Finding]()
+    folder, findings = folder_of(file, manifest), list[Finding]()
     for index, role in enumerate(manifest.spec.roles):
         script = role.entrypoint.module
         # Only a file has a known place; a dotted module may be installed anywhere.
         if script and script.endswith(".py") and not (folder / script).is_file():
             words = f"there is no file {script} in {folder}, the job's folder"
             hint = "mend the path, or name the folder in spec.code.workingDir"
-            found.append(Finding(("spec", "roles", index, "entrypoint", "module"), words, hint))
-    return found
+            findings.append(Finding(("spec", "roles", index, "entrypoint", "module"), words, hint))
+    return findings

@@ -172,8 +172,8 @@ def coloured_text(lines: str) -> RenderableType:
     """Convert text of ranks, keeping its colours and no other control sequence."""
     from rich.text import Text
 
-    made = safe(lines, colours=True)
-    return Text.from_ansi(made) if "\x1b" in made else Text(made)
+    printable = safe(lines, colours=True)
+    return Text.from_ansi(printable) if "\x1b" in printable else Text(printable)
 
 
 def draw(view: View, now: float, unfinished: Sequence[str] = ()) -> RenderableType:

@@ -136,10 +136,10 @@ def main(argv: Sequence[str] | None = None, *, kubectl: bool = False) -> NoRetur
     if argv is None:
         _ensure_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
-    own = _own(words)
+    own_count = _count_own_words(words)
     # --debug may stand anywhere before torchrun's script, and no command declares it.
-    kept = [word for word in words[:own] if word != DEBUG] + words[own:]
-    code = run(kept, debug=DEBUG in words[:own], kubectl=kubectl)
+    given_words = [word for word in words[:own_count] if word != DEBUG] + words[own_count:]
+    code = run(given_words, debug=DEBUG in words[:own_count], kubectl=kubectl)
     # Flushed here, while a failure can still decide the exit code.
     try:
         sys.stdout.flush()
@@ -173,7 +173,9 @@ def _hangs_in_ray() -> bool:
     """Whether a thread still starts or joins a Ray that does not answer: a normal exit would wait for it."""
     # Not imported for this question: without the module nothing calls Ray.
     connect = sys.modules.get("dljob.runtime.backend.connect")
-    return connect is not None and any(each.name.startswith(connect.IN_RAY) for each in connect.threading.enumerate())
+    return connect is not None and any(
+        thread.name.startswith(connect.IN_RAY) for thread in connect.threading.enumerate()
+    )
 
 
 def _open_streams() -> None:
@@ -185,7 +187,7 @@ def _open_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open as long as the process
 
 
-def _own(words: Sequence[str]) -> int:
+def _count_own_words(words: Sequence[str]) -> int:
     """Return how many words precede those of torchrun's script, whose --debug is its own."""
     begin = _line(words)
     if not begin or DEBUG not in words:
@@ -307,8 +309,8 @@ def _reason(error: OSError) -> str:
     # getcwd() in a deleted folder raises without a name.
     if isinstance(error, FileNotFoundError) and error.filename is None and not _in_folder():
         return "the current folder is gone"
-    what = error.strerror or str(error) or type(error).__name__
-    return what if error.filename is None else f"{what}: {error.filename}"
+    error_text = error.strerror or str(error) or type(error).__name__
+    return error_text if error.filename is None else f"{error_text}: {error.filename}"
 
 
 def _in_folder() -> bool:
@@ -339,9 +341,9 @@ def _dispatch(words: Sequence[str]) -> int:
         raise UsageError(_one_line(error), hint=_hint(error)) from error
     # Others have handlers of their own, or are not to be ended halfway.
     with early_end() if words and words[0] in (*OBSERVING, "trace") else nullcontext():
-        found = command(*bound.args, **bound.kwargs)
+        exit_status = command(*bound.args, **bound.kwargs)
     # Commands without an exit code of their own return None, and have succeeded.
-    return found if isinstance(found, int) else 0
+    return exit_status if isinstance(exit_status, int) else 0
 
 
 def _one_line(error: CycloptsError) -> str:

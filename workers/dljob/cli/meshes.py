@@ -22,10 +22,10 @@ def unfit_meshes(folder: Path, manifest: DLJobManifest) -> Iterator[Finding]:
         path = role.entrypoint.class_
         if not path or role.type != "Actor" or not bounded(role):
             continue
-        why = resize_misfit(_declared(folder, path), role.replicas_per_group, role.name)
-        if why:
+        misfit = resize_misfit(_declared(folder, path), role.replicas_per_group, role.name)
+        if misfit:
             loc = ("spec", "roles", index)
-            words, _, hint = why.partition("; ")
+            words, _, hint = misfit.partition("; ")
             reads = tuple((*loc, name) for name in ("replicasPerGroup", "minReplicas", "maxReplicas"))
             yield Finding((*loc, "entrypoint", "class"), words, hint, reads)
 
@@ -51,10 +51,10 @@ def _read(file: Path, names: list[str]) -> dict[str, int]:
         if not classes:
             return {}
         body = classes[-1].body
-    found: dict[str, int] = {}
+    mesh: dict[str, int] = {}
     for value in (value for statement in body for value in _assigned(statement)):
-        found = _literal(value)
-    return found
+        mesh = _literal(value)
+    return mesh
 
 
 def _assigned(statement: ast.stmt) -> Iterator[ast.expr]:

@@ -52,17 +52,17 @@ class _Layout:
     def __init__(self, plan: JobPlan, nodes: Sequence[NodeView]) -> None:
         units = list(plan.units.values())
         # PrimeMaster's own function, so that the preview places units as the job will.
-        found = assign(units, nodes, reserve_nodes=spare_nodes(plan))
-        if isinstance(found, Refusal):
-            raise PlacementError(f"job {plan.name} does not fit: {found.reason}", hint=_hint(found))
+        assignment = assign(units, nodes, reserve_nodes=spare_nodes(plan))
+        if isinstance(assignment, Refusal):
+            raise PlacementError(f"job {plan.name} does not fit: {assignment.reason}", hint=_hint(assignment))
         self.plan = plan
         self.nodes = nodes
         self.units = units
-        self.node_of = found.nodes
-        self.domains = found.domains
+        self.node_of = assignment.nodes
+        self.domains = assignment.domains
         self.on_node: dict[str, list[Unit]] = {node.id: [] for node in nodes}
         for unit in units:
-            self.on_node[found.nodes[unit.name]].append(unit)
+            self.on_node[assignment.nodes[unit.name]].append(unit)
 
     def table(self) -> str:
         """Return tables of roles, units and machines; equal rows are merged into one."""
@@ -77,7 +77,7 @@ class _Layout:
         units: Rows = [("UNITS", "HOLD", "EACH TAKES")]
         units += [row for series in plan.units.series for row in _unit_rows(series)]
         machines: Rows = [("MACHINES", "GROUP", "CARRY", "LEFT ON EACH"), *self._machine_rows()]
-        domains = [f"{own.series}: {own.reason}" for own in self.domains]
+        domains = [f"{domain.series}: {domain.reason}" for domain in self.domains]
         weights = [_weights_row(role.name, role.weights) for role in plan.roles.values() if role.weights]
         if weights:
             loads: Rows = [("WEIGHTS", "CHANNELS", "MAX LAG", "STAY READY", "LOAD", "VERIFY"), *weights]
@@ -130,10 +130,10 @@ class _Layout:
     def _free_resources(self, node: NodeView) -> Resources:
         bundles = [bundle.resources for unit in self.on_node[node.id] for bundle in unit.bundles]
         # LEAST is no demand: its ranks ask for nothing, but Ray refuses an empty bundle.
-        taken = add_up(*(resources for resources in bundles if resources != LEAST))
+        demand = add_up(*(resources for resources in bundles if resources != LEAST))
         # Resources that a node does not state are not limited on it.
         stated = {name for name, _ in node.free}
-        return add_up(node.free, tuple((name, -amount) for name, amount in taken if name in stated))
+        return add_up(node.free, tuple((name, -amount) for name, amount in demand if name in stated))
 
     def data(self) -> dict[str, Any]:
         """Return the whole layout as JSON data; amounts in the spec's spelling, ranks as ranges."""
@@ -221,9 +221,9 @@ def _server_row(job: str, role: RolePlan) -> tuple[str, ...]:
 def _closed(plan: JobPlan) -> str:
     """Return whether networkPolicy closes TensorFlow's servers, and if not why."""
     served = [role for role in plan.roles.values() if role.service]
-    found = [opening(role.name, role.tf, [number for _, number in role.ports]) for role in served]
-    why = [f"{words} ({remedy})" for words, remedy in found if words]
-    return f"networkPolicy does not close them: {'; '.join(why)}" if why else "networkPolicy closes them"
+    openings = [opening(role.name, role.tf, [number for _, number in role.ports]) for role in served]
+    reasons = [f"{words} ({remedy})" for words, remedy in openings if words]
+    return f"networkPolicy does not close them: {'; '.join(reasons)}" if reasons else "networkPolicy closes them"
 
 
 def _weights_row(role: str, weights: WeightsPlan) -> tuple[str, ...]:
@@ -243,7 +243,7 @@ def _unit_rows(series: Series) -> Rows:
     """Return one row for all units of one shape."""
     rows: Rows = []
     for shape in series.shapes:
-        held = ", ".join(f"{m.group_size} {m.role}" for m in series.members if m.role in shape.roles)
+        ranks_text = ", ".join(f"{m.group_size} {m.role}" for m in series.members if m.role in shape.roles)
         name = f"{series.name}/{_range(shape.first, shape.end - shape.first)}"
         takes = resources_text(series.unit(shape.first).demand)
         also = [
@@ -252,7 +252,7 @@ def _unit_rows(series: Series) -> Rows:
             *([f"in one {series.preferred_key} if possible"] if series.preferred_key else []),
             *(["a machine each"] if series.spread else []),
         ]
-        rows.append((name, f"{held} ({', '.join(also)})" if also else held, takes))
+        rows.append((name, f"{ranks_text} ({', '.join(also)})" if also else ranks_text, takes))
     return rows
 
 
@@ -261,13 +261,13 @@ def _range(first: int, count: int) -> str:
 
 
 def _role_data(role: RolePlan) -> dict[str, Any]:
-    kind, *what = role.entrypoint
+    kind, *target = role.entrypoint
     return {
         "name": role.name,
         "type": "Elastic" if role.elastic else "Actor",
         "host": role.host.value,
         **_python(role),
-        "entrypoint": {kind: list(what) if kind == "command" else what[0]},
+        "entrypoint": {kind: list(target) if kind == "command" else target[0]},
         "replicas": role.replicas,
         "replicasPerGroup": role.group_size,
         "groups": role.groups,
@@ -304,12 +304,12 @@ def _domain_data(choice: Choice) -> dict[str, Any]:
 
 
 def _ranks(units: Iterable[Unit]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    ranks_by_role: dict[str, list[int]] = {}
     for unit in units:
         for bundle in unit.bundles:
             for role, rank in bundle.ranks:
-                found.setdefault(role, []).append(rank)
-    return {role: sorted(numbers) for role, numbers in sorted(found.items())}
+                ranks_by_role.setdefault(role, []).append(rank)
+    return {role: sorted(numbers) for role, numbers in sorted(ranks_by_role.items())}
 
 
 def _amounts(resources: Resources) -> dict[str, str]:

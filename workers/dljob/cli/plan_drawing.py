@@ -55,27 +55,27 @@ class MachineCard(NamedTuple):
     """Kind of device -> (role, rank, devices)."""
     devices: Mapping[str, Decimal]
     """Kind of device -> its number on the machine."""
-    left: str
+    left_text: str
 
 
 def draw(data: Json) -> str:
     """Draw a plan, given as the data of `dljob plan -o json`."""
     colours = {str(role["name"]): _COLOURS[n % len(_COLOURS)] for n, role in enumerate(data["roles"])}
     cards = _cards(data)
-    made, y = _legend(data, colours)
+    parts_drawn, y = _legend(data, colours)
     for first in range(0, min(len(cards), CARDS), COLUMNS):
         row = [_card(card, colours) for card in cards[first : min(first + COLUMNS, CARDS)]]
         height = max(tall for _, tall in row)
         for column, (parts, _) in enumerate(row):
             x = MARGIN + column * (_CARD + GAP)
-            made.append(
+            parts_drawn.append(
                 f'<g transform="translate({x} {y})"><rect class="card" width="{_CARD}" height="{height}" rx="6"/>'
             )
-            made += [*parts, "</g>"]
+            parts_drawn += [*parts, "</g>"]
         y += height + GAP
     if len(cards) > CARDS:
         more = sum(len(card.names) for card in cards[CARDS:])
-        made.append(_text(MARGIN, y + 13, f"... and {counted(more, 'machine')}: dljob plan shows all", "dim"))
+        parts_drawn.append(_text(MARGIN, y + 13, f"... and {counted(more, 'machine')}: dljob plan shows all", "dim"))
         y += LINE + GAP
     size = f'width="{WIDTH}" height="{y}"'
     title = escape(f"Placement of job {data['name']}")
@@ -85,7 +85,7 @@ def draw(data: Json) -> str:
             f"<title>{title}</title>",
             f"<style>{_STYLE}</style>",
             f'<rect class="page" {size}/>',
-            *made,
+            *parts_drawn,
             "</svg>\n",
         ]
     )
@@ -110,16 +110,16 @@ def _legend(data: Json, colours: Mapping[str, str]) -> tuple[list[str], int]:
     parts = [counted(len(roles), "role"), counted(ranks, "rank"), counted(len(data["units"]), "unit"),
              counted(len(data["nodes"]), "machine")]  # fmt: skip
     y = MARGIN + 16
-    made = [_text(MARGIN, y, _cut(f"{data['name']}: {', '.join(parts)}", WIDTH * 0.7), "head")]
+    drawn = [_text(MARGIN, y, _cut(f"{data['name']}: {', '.join(parts)}", WIDTH * 0.7), "head")]
     for role in roles:
         y += LINE + 6
         name = str(role["name"])
         takes = ", ".join(f"{amount} {kind}" for kind, amount in role["eachRank"].items()) or "nothing of its own"
         kind = f"{role['type']}{', driver' if role['driver'] else ''}"
         words = _cut(f"{counted(int(role['replicas']), 'rank')}, {kind}; each takes {takes}", WIDTH - 260)
-        made.append(f'<rect x="{MARGIN}" y="{y - 13}" width="16" height="16" rx="3" fill="{colours[name]}"/>')
-        made += [_text(MARGIN + 24, y, _cut(name, 180), "name"), _text(MARGIN + 220, y, words, "dim")]
-    return made, y + LINE + 4
+        drawn.append(f'<rect x="{MARGIN}" y="{y - 13}" width="16" height="16" rx="3" fill="{colours[name]}"/>')
+        drawn += [_text(MARGIN + 24, y, _cut(name, 180), "name"), _text(MARGIN + 220, y, words, "dim")]
+    return drawn, y + LINE + 4
 
 
 def _cards(data: Json) -> list[MachineCard]:
@@ -128,16 +128,18 @@ def _cards(data: Json) -> list[MachineCard]:
     per_rank = {str(role["name"]): role["eachRank"] for role in data["roles"]}
     groups = {str(group["name"]): group["resources"] for group in data["nodeGroups"]}
     single = [_machine(node, units, per_rank, groups) for node in data["nodes"]]
-    made: list[MachineCard] = []
+    merged_cards: list[MachineCard] = []
     for _, same in groupby(single, key=_likeness):
         cards = list(same)
-        made.append(cards[0]._replace(names=[name for card in cards for name in card.names]))
-    return made
+        merged_cards.append(cards[0]._replace(names=[name for card in cards for name in card.names]))
+    return merged_cards
 
 
 def _likeness(card: MachineCard) -> object:
-    shares = {kind: [(role, amount) for role, _, amount in held] for kind, held in card.shares.items()}
-    return card.group, [role for role, _ in card.ranks], shares, card.devices, card.left
+    shares = {
+        kind: [(role, amount) for role, _, amount in device_shares] for kind, device_shares in card.shares.items()
+    }
+    return card.group, [role for role, _ in card.ranks], shares, card.devices, card.left_text
 
 
 def _machine(
@@ -152,11 +154,11 @@ def _machine(
                 shares.setdefault(kind, []).append((role, number, Decimal(amount)))
     total = {kind: Decimal(amount) for kind, amount in groups.get(str(node["group"]), {}).items()
              if kind not in _NO_DEVICES}  # fmt: skip
-    for kind, held in shares.items():
+    for kind, device_shares in shares.items():
         # A machine of no group says what is left alone.
-        total.setdefault(kind, sum((amount for *_, amount in held), Decimal(str(node["left"].get(kind, 0)))))
-    left = ", ".join(f"{amount} {kind}" for kind, amount in node["left"].items())
-    return MachineCard([str(node["id"])], str(node["group"] or ""), ranks, shares, total, left)
+        total.setdefault(kind, sum((amount for *_, amount in device_shares), Decimal(str(node["left"].get(kind, 0)))))
+    left_text = ", ".join(f"{amount} {kind}" for kind, amount in node["left"].items())
+    return MachineCard([str(node["id"])], str(node["group"] or ""), ranks, shares, total, left_text)
 
 
 def _card(card: MachineCard, colours: Mapping[str, str]) -> tuple[list[str], int]:
@@ -164,76 +166,76 @@ def _card(card: MachineCard, colours: Mapping[str, str]) -> tuple[list[str], int
     inner = _CARD - 2 * PAD
     y = PAD + 13
     name = card.names[0] if len(card.names) == 1 else f"{card.names[0]} … {card.names[-1]}"
-    made = [_text(PAD, y, _cut(name, inner), "name")]
+    drawn = [_text(PAD, y, _cut(name, inner), "name")]
     notes = [f"group {card.group}"] if card.group else []
     notes += [f"first of {len(card.names)} alike"] if len(card.names) > 1 else []
     if notes:
         y += LINE
-        made.append(_text(PAD, y, _cut(", ".join(notes), inner), "dim"))
+        drawn.append(_text(PAD, y, _cut(", ".join(notes), inner), "dim"))
     for kind, count in sorted(card.devices.items()):
         y += LINE
-        made.append(_text(PAD, y, _cut(f"{count:f} {kind}", inner), "dim"))
+        drawn.append(_text(PAD, y, _cut(f"{count:f} {kind}", inner), "dim"))
         parts, tall = _device_row(kind, count, card.shares.get(kind, ()), colours, inner)
-        made += [f'<g transform="translate({PAD} {y + 6})">', *parts, "</g>"]
+        drawn += [f'<g transform="translate({PAD} {y + 6})">', *parts, "</g>"]
         y += tall + 10
     parts, tall = _chips(card.ranks, colours, inner)
-    made += [f'<g transform="translate({PAD} {y + 8})">', *parts, "</g>"]
+    drawn += [f'<g transform="translate({PAD} {y + 8})">', *parts, "</g>"]
     y += 8 + tall
-    if card.left:
+    if card.left_text:
         y += LINE
-        made.append(_text(PAD, y, _cut(f"left: {card.left}", inner), "dim"))
-    return made, y + PAD
+        drawn.append(_text(PAD, y, _cut(f"left: {card.left_text}", inner), "dim"))
+    return drawn, y + PAD
 
 
 def _device_row(
-    kind: str, count: Decimal, held: Sequence[tuple[str, str, Decimal]], colours: Mapping[str, str], inner: int
+    kind: str, count: Decimal, device_shares: Sequence[tuple[str, str, Decimal]], colours: Mapping[str, str], inner: int
 ) -> tuple[list[str], int]:
     """Return the devices as squares, filled by who holds which share of them, and the height that they take."""
-    whole = max(1, int(count.to_integral_value()))
-    side = min(CELL, max(6, (inner + 4) // min(whole, 16) - 4))
+    device_count = max(1, int(count.to_integral_value()))
+    side = min(CELL, max(6, (inner + 4) // min(device_count, 16) - 4))
     across = max(1, (inner + 4) // (side + 4))
-    made = [
+    drawn = [
         f'<rect class="free" x="{n % across * (side + 4)}" y="{n // across * (side + 4)}" width="{side}"'
         f' height="{side}" rx="2"/>'
-        for n in range(min(whole, 16 * 8))
+        for n in range(min(device_count, 16 * 8))
     ]
     at = Decimal(0)
-    for role, rank, amount in held:
+    for role, rank, amount in device_shares:
         until = at + amount
         while at < until:
             cell = int(at)
             end = min(until, Decimal(cell + 1))
             x, y = cell % across * (side + 4), cell // across * (side + 4)
-            made.append(
+            drawn.append(
                 f'<rect x="{x + float(at - cell) * side:g}" y="{y}" width="{float(end - at) * side:g}" height="{side}"'
                 f' rx="2" fill="{colours[role]}"><title>{escape(f"{role}/{rank}: {amount:f} {kind}")}</title></rect>'
             )
             at = end
-    rows = -(-min(whole, 16 * 8) // across)
-    return made, rows * (side + 4)
+    rows = -(-min(device_count, 16 * 8) // across)
+    return drawn, rows * (side + 4)
 
 
 def _chips(ranks: Sequence[tuple[str, str]], colours: Mapping[str, str], inner: int) -> tuple[list[str], int]:
     """Return the ranks as named chips, and the height that they take."""
-    made: list[str] = []
+    drawn: list[str] = []
     x, y = 0.0, 0
     shown = [(f"{role}/{rank}", colours[role]) for role, rank in ranks]
     if len(ranks) > CHIPS:
-        held: dict[str, list[int]] = {}
+        numbers_by_role: dict[str, list[int]] = {}
         for role, rank in ranks:
-            held.setdefault(role, []).append(int(rank))
-        shown = [(f"{role} {ranges(sorted(numbers))}", colours[role]) for role, numbers in held.items()]
+            numbers_by_role.setdefault(role, []).append(int(rank))
+        shown = [(f"{role} {ranges(sorted(numbers))}", colours[role]) for role, numbers in numbers_by_role.items()]
     for name, colour in shown or [("no ranks", "")]:
         text = _cut(name, inner - 12)
         wide = min(inner, len(text) * _TEXT + 12)
         if x and x + wide > inner:
             x, y = 0.0, y + CHIP + 4
         if colour:
-            made.append(
+            drawn.append(
                 f'<g class="chip"><rect x="{x:g}" y="{y}" width="{wide:g}" height="{CHIP}" rx="4" fill="{colour}"/>'
             )
-            made += [_text(x + 6, y + 15, text), "</g>"]
+            drawn += [_text(x + 6, y + 15, text), "</g>"]
         else:
-            made.append(_text(x, y + 15, text, "dim"))
+            drawn.append(_text(x, y + 15, text, "dim"))
         x += wide + 4
-    return made, y + CHIP
+    return drawn, y + CHIP

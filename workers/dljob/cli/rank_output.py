@@ -50,10 +50,10 @@ class Shown:
         Raises:
             UsageError: there is no role of that name.
         """
-        there = [role.name for role in manifest.spec.roles]
-        for role in sorted(self.roles - set(there)):
-            said = f"--roles: job {manifest.metadata.name} has no role {role!r}"
-            raise UsageError(said, hint=suggestion(role, there))
+        role_names = [role.name for role in manifest.spec.roles]
+        for role in sorted(self.roles - set(role_names)):
+            message = f"--roles: job {manifest.metadata.name} has no role {role!r}"
+            raise UsageError(message, hint=suggestion(role, role_names))
 
     def beside(self, screen: Shows, folder: Path) -> AbstractContextManager[object]:
         """Return a context in which the screen shows the selected ranks."""
@@ -71,10 +71,10 @@ def selected(*, quiet: bool, roles: str | None) -> Shown:
     """
     if roles is None:
         return Shown(quiet=quiet)
-    named = frozenset(filter(None, (each.strip() for each in roles.split(","))))
+    named = frozenset(filter(None, (name.strip() for name in roles.split(","))))
     if quiet or not named:
-        said = "--quiet and --roles do not go together" if quiet else f"--roles {roles!r} names no role"
-        raise UsageError(said, hint="--roles trainer,rollout shows the output of two roles, --quiet that of none")
+        message = "--quiet and --roles do not go together" if quiet else f"--roles {roles!r} names no role"
+        raise UsageError(message, hint="--roles trainer,rollout shows the output of two roles, --quiet that of none")
     return Shown(roles=named)
 
 
@@ -126,7 +126,7 @@ class ShownRank:
     """The unfinished line, cut to MOST_CHARACTERS."""
     long: int = 0
     """Number of bytes cut off that line."""
-    told: bytes = b""
+    shown_part: bytes = b""
     """The unfinished line as it was last shown."""
 
     def turn(self, now: float) -> list[str]:
@@ -148,14 +148,14 @@ class ShownRank:
         """Return the unfinished line."""
         return self._line(self.unfinished, self.long)
 
-    def due(self, now: float) -> list[str]:
+    def unfinished_line_due(self, now: float) -> list[str]:
         """Return the unfinished line at intervals, where nothing can be redrawn: a progress bar may last for hours."""
         # The interval begins with the line, not with the last one that was shown.
         if not self.unfinished:
-            self.told, self.told_at = b"", now
-        if now - self.told_at < UNFINISHED_S or self.unfinished == self.told:
+            self.shown_part, self.told_at = b"", now
+        if now - self.told_at < UNFINISHED_S or self.unfinished == self.shown_part:
             return []
-        self.told, self.told_at = self.unfinished, now
+        self.shown_part, self.told_at = self.unfinished, now
         return [self.current()]
 
     def _take(self, data: bytes) -> list[str]:
@@ -164,20 +164,20 @@ class ShownRank:
             self._add(data)
             return []
         # Split off only as many lines as may be shown: splitting all lines of a flood is what would cost time.
-        # `first` ends the unfinished line; the last element of `whole` is the new unfinished one.
-        first, *whole = data.split(b"\n", min(ends, max(1, self.throttle.room)))
+        # `first` ends the unfinished line; the last element of `full_lines` is the new unfinished one.
+        first, *full_lines = data.split(b"\n", min(ends, max(1, self.throttle.room)))
         self._add(first)
-        whole, rest = [(self.unfinished, self.long), *((line, 0) for line in whole[:-1])], whole[-1]
-        left_out = ends - len(whole)
+        full_lines, rest = [(self.unfinished, self.long), *((line, 0) for line in full_lines[:-1])], full_lines[-1]
+        left_out = ends - len(full_lines)
         if left_out:
             # The limit left whole lines in `rest`; they are counted, and the text after the last one is unfinished.
             rest = rest[rest.rfind(b"\n") + 1 :]
         self.unfinished, self.long = b"", 0
         self._add(rest)
         # Earlier pieces of this second may have used up the rest.
-        shown = whole[: self.throttle.room]
+        shown = full_lines[: self.throttle.room]
         self.throttle.shown += len(shown)
-        self.throttle.left_out += left_out + len(whole) - len(shown)
+        self.throttle.left_out += left_out + len(full_lines) - len(shown)
         return [text for line, cut in shown if not _FIRST.search(text := self._line(line, cut))]
 
     def _add(self, data: bytes) -> None:
@@ -259,7 +259,7 @@ class RankOutput:
         lines: list[str] = []
         for rank in self._ranks.values():
             lines += rank.turn(now)
-            lines += [] if self._screen.redraws else rank.due(now)
+            lines += [] if self._screen.redraws else rank.unfinished_line_due(now)
         # All lines of a turn in one call: the panel is redrawn once per call (ADR 58).
         self._screen.output(lines, [rank.current() for rank in self._ranks.values() if rank.unfinished])
 

@@ -350,7 +350,7 @@ def uncompiled(package: str) -> str:
     return f"{package} is compiled by its first import here: python -m compileall -q {Path(spec.cached).parents[1]}"
 
 
-_heard = -ONCE_S
+_signal_at = -ONCE_S
 """Time of the last signal."""
 
 
@@ -359,9 +359,9 @@ def listen() -> None:
 
     SIGHUP stays ignored if it was (`nohup`).
     """
-    global _heard  # noqa: PLW0603 - signals belong to the process
+    global _signal_at  # noqa: PLW0603 - signals belong to the process
     # Begin anew: a signal of earlier handlers must not count as the first of two.
-    _heard = -ONCE_S
+    _signal_at = -ONCE_S
     for number in map(signal.Signals.__getitem__, SIGNALS):
         # `nohup dljob run` must survive the end of its terminal.
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -371,9 +371,9 @@ def listen() -> None:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    global _heard
-    before, _heard = _heard, time.monotonic()
-    if _heard - before >= ONCE_S:
+    global _signal_at
+    before, _signal_at = _signal_at, time.monotonic()
+    if _signal_at - before >= ONCE_S:
         raise Interrupted(signal.Signals(number).name)
 
 

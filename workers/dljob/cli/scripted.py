@@ -50,7 +50,7 @@ class RankStream:
     log: LogTail
     prefix: bytes | None
     """Text before each line; None: the rank is not shown."""
-    held: bytes = b""
+    held_bytes: bytes = b""
     in_line: bool = False
     """Whether the last text that was yielded ended within a line."""
     needs_prefix: bool = True
@@ -61,16 +61,16 @@ class RankStream:
 
     def turn(self, *, is_last: bool = False) -> Iterator[tuple[bytes, bool]]:
         """Yield the new text, and whether it is a line of dljob's; of the last turn all that is left."""
-        size_before = len(self.held)
+        size_before = len(self.held_bytes)
         for data in self.log.pieces():
-            text, self.held = self.held + data, b""
+            text, self.held_bytes = self.held_bytes + data, b""
             # A carriage return belongs to what rewrites the line, or is half of a "\r\n".
             end = max(size_before, text.rfind(b"\n") + 1, text.rfind(b"\r"))
             yield from self._parts(text[:end])
-            self.held += text[end:]
+            self.held_bytes += text[end:]
             size_before = 0
-        if self.held and (size_before or is_last):
-            text, self.held = self.held, b""
+        if self.held_bytes and (size_before or is_last):
+            text, self.held_bytes = self.held_bytes, b""
             yield from self._parts(text, is_last=is_last)
 
     def _parts(self, text: bytes, *, is_last: bool = False) -> Iterator[tuple[bytes, bool]]:
@@ -84,7 +84,7 @@ class RankStream:
                 if begin < at:
                     yield text[begin:at], False
                 if not is_whole:
-                    self.held = line
+                    self.held_bytes = line
                     return
                 yield line, True
                 begin = end
@@ -325,11 +325,11 @@ def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
     from dljob.api.kubernetes.submit import GivenJob
     from dljob.cli.kubernetes.run import run
 
-    where = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
+    place = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
     # None: the code is uploaded unless the spec names a place of it (`code_for`).
     resume = "" if line.resume else None
-    what = GivenJob(manifest, Path.cwd(), False if line.no_upload else None, resume=resume)
-    return run(what, where, "json", stop_on_interrupt=False)
+    given_job = GivenJob(manifest, Path.cwd(), False if line.no_upload else None, resume=resume)
+    return run(given_job, place, "json", stop_on_interrupt=False)
 
 
 def check_log_dir(log_dir: str | None) -> None:
@@ -360,8 +360,8 @@ def link(handle: JobHandle, log_dir: str | None) -> None:
         return
     try:
         # With the uid: the folder may collect the logs of many runs.
-        there = Path(log_dir) / f"{handle.name}-{handle.uid[:8]}"
-        there.symlink_to(handle.dir / "logs", target_is_directory=True)
+        link_path = Path(log_dir) / f"{handle.name}-{handle.uid[:8]}"
+        link_path.symlink_to(handle.dir / "logs", target_is_directory=True)
     except OSError as error:
         raise _unfit(log_dir, error) from error
 

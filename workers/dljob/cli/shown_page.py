@@ -23,8 +23,15 @@ def of_folder(folder: Path, now: float, *, with_values: bool = False) -> dict[st
     Raises:
         NotFoundError: the folder has no status of a job.
     """
-    seen = kept.overview(folder)
-    return _data(job_folder.load(folder, seen.status), seen, str(seen.status["name"]), "", now, with_values=with_values)
+    overview = kept.overview(folder)
+    return _data(
+        job_folder.load(folder, overview.status),
+        overview,
+        str(overview.status["name"]),
+        "",
+        now,
+        with_values=with_values,
+    )
 
 
 def of_job(job: ShownJob, name: str, now: float, *, live: bool = False, with_values: bool = False) -> dict[str, Any]:
@@ -38,17 +45,17 @@ def of_job(job: ShownJob, name: str, now: float, *, live: bool = False, with_val
         with_values: show values of `command`, `args` and `config`.
     """
     if isinstance(job, JobHandle):
-        seen = job.overview()
-        record = job_folder.load(job.dir, seen.status)
+        overview = job.overview()
+        record = job_folder.load(job.dir, overview.status)
     else:
         shown = job.page()
-        seen, record = shown.overview, job_folder.of_shown(shown, job.name, job.uid)
-    return _data(record, seen, name, job.flags, now, live=live, with_values=with_values)
+        overview, record = shown.overview, job_folder.of_shown(shown, job.name, job.uid)
+    return _data(record, overview, name, job.flags, now, live=live, with_values=with_values)
 
 
 def _data(
     record: job_folder.RecordedJob,
-    seen: Overview,
+    overview: Overview,
     name: str,
     flags: str,
     now: float,
@@ -56,6 +63,6 @@ def _data(
     live: bool = False,
     with_values: bool = False,
 ) -> dict[str, Any]:
-    lines = diagnosis.diagnose(seen, name, flags).lines
-    live = live and seen.phase not in (*TERMINAL, "Lost")
+    lines = diagnosis.diagnose(overview, name, flags).lines
+    live = live and overview.phase not in (*TERMINAL, "Lost")
     return page_data(record, now, version=code_version(), cause=lines, live=live, with_values=with_values)

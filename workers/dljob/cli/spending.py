@@ -91,8 +91,13 @@ def _devices(role: Json) -> float:
 def _column(name: str, accounts: Json, devices: float) -> Column:
     known = [account.value for account in Account]
     # Accounts of a later dljob come last, so that the column is whole.
-    order = [*(one for one in known if one in accounts), *(one for one in accounts if one not in known)]
-    spent = {one: _number(accounts[one]) or 0.0 for one in order if one != Account.SPARE}
+    order = [
+        *(account_name for account_name in known if account_name in accounts),
+        *(account_name for account_name in accounts if account_name not in known),
+    ]
+    spent = {
+        account_name: _number(accounts[account_name]) or 0.0 for account_name in order if account_name != Account.SPARE
+    }
     total = sum(spent.values())
     spare = _number(accounts.get(Account.SPARE)) or 0.0
     return Column(name, spent, spare, devices * total, devices * spent.get(Account.PRODUCTIVE, 0.0))

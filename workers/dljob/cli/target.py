@@ -51,10 +51,10 @@ class JobTarget:
         # The Kubernetes client takes over a second to import, so only its users pay for it.
         from dljob.api.kubernetes.handle import KubernetesJob
 
-        found = KubernetesJob.named(which, self.namespace, self.context)
+        handle = KubernetesJob.named(which, self.namespace, self.context)
         # A handle's remarks go to the logger of the API, unless somebody shows them.
-        found.say = output.say
-        return found
+        handle.say = output.say
+        return handle
 
     def path(self, which: str) -> Path | None:
         """Return the path that JOB is, of a job's folder or of a file about it; None: JOB is a name or a uid.
@@ -70,15 +70,15 @@ class JobTarget:
                     f"{which} is a path on this machine", hint="leave out --kubernetes, --namespace, --context"
                 )
             return Path(which)
-        here = Path(which)
-        if self.remote or not here.exists():
+        path_here = Path(which)
+        if self.remote or not path_here.exists():
             return None
         from dljob.api import registry
 
         try:
             registry.find(which)
         except NotFoundError:
-            return here
+            return path_here
         return None
 
     def folder(self, verb: str, which: str) -> Path | None:
@@ -118,17 +118,17 @@ def local(verb: str, which: str) -> JobHandle:
     from dljob.api.handle import handle_of
 
     try:
-        found = handle_of(registry.find(which))
+        handle = handle_of(registry.find(which))
     except NotFoundError as error:
         if Path(which).is_file():
             raise file_refusal(verb, which, "a job's name") from None
         # Only a hint: a command never looks on a cluster by itself (ADR 13).
-        other = elsewhere(verb, which)
-        if not other:
+        hint = elsewhere(verb, which)
+        if not hint:
             raise
-        raise NotFoundError(f"{error.message} on this machine", hint=f"{error.hint}\n  {other}") from None
-    found.say = output.say
-    return found
+        raise NotFoundError(f"{error.message} on this machine", hint=f"{error.hint}\n  {hint}") from None
+    handle.say = output.say
+    return handle
 
 
 def file_refusal(verb: str, file: str, accepted: str) -> NotFoundError:

@@ -22,18 +22,18 @@ def safe(text: str, *, colours: bool) -> str:
     # Most lines have nothing odd, and a search is cheaper than a substitution.
     if not _ODD.search(text):
         return text
-    seen = False
+    has_colours = False
 
     def shown(odd: re.Match[str]) -> str:
-        nonlocal seen
+        nonlocal has_colours
         if odd[1]:
-            seen = True
+            has_colours = True
             return odd[1] if colours else ""
         return _escaped(odd[0])
 
-    made = _ODD.sub(shown, text)
+    cleaned = _ODD.sub(shown, text)
     # A colour left open would colour the following lines of others.
-    return made + RESET if seen and colours and not made.endswith(RESET) else made
+    return cleaned + RESET if has_colours and colours and not cleaned.endswith(RESET) else cleaned
 
 
 def unbroken(text: str) -> str:

@@ -50,10 +50,10 @@ def watch(connection: Connection, screen: Screen, participants: Sequence[WatchPa
             participant(status, notes)
 
 
-def _drawn(draw: Callable[..., None], *what: object) -> None:
+def _drawn(draw: Callable[..., None], *arguments: object) -> None:
     """Draw something, or say why that is impossible: values are the user's, and what they look like must end no job."""
     try:
-        draw(*what)
+        draw(*arguments)
     except OSError:  # a pipe or terminal was closed, and the job is stopped in order
         raise
     except Exception as error:  # noqa: BLE001 - see above
@@ -79,13 +79,13 @@ def finish(
 
 def outcome(status: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result with seconds, restarts and cuts; for a failed job reason and message in place of a result."""
-    made: dict[str, Any] = {}
+    result_fields: dict[str, Any] = {}
     if status.get("phase") == "Succeeded":
         result: object = json.loads(status["result"]) if status.get("result") else {}
         # The outcome is one object: a dict gives its own keys, any other value goes under `result`.
-        made = cast("dict[str, Any]", result) if isinstance(result, dict) else {"result": result}
+        result_fields = cast("dict[str, Any]", result) if isinstance(result, dict) else {"result": result}
     else:
-        made = {"phase": status.get("phase"), "reason": status.get("reason"), "message": status.get("message")}
+        result_fields = {"phase": status.get("phase"), "reason": status.get("reason"), "message": status.get("message")}
     # First, so that a result of the user's own with this name stays.
     cuts = {"cuts": status["cuts"]} if status.get("cuts") else {}
-    return {**cuts, **made, "seconds": status.get("seconds"), "restarts": status.get("restarts"), **extra}
+    return {**cuts, **result_fields, "seconds": status.get("seconds"), "restarts": status.get("restarts"), **extra}

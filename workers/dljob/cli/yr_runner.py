@@ -86,8 +86,8 @@ class YrRunner(Runner):
             )
         )
         output.say(f"job {name} ({uid[:8]}) on openYuanrong's local mode, in this process; folder: {record.dir}")
-        made = launch(self._manifest, job_dir=record.folder, code_dir=self._code_dir, uid=uid)
-        handle = self._handle = JobHandle(record, made)
+        launched = launch(self._manifest, job_dir=record.folder, code_dir=self._code_dir, uid=uid)
+        handle = self._handle = JobHandle(record, launched)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
             status = self._watch(handle, shown, ())
         return self.finish(handle, status, {})

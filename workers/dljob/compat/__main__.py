@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dljob.compat.redirect import ADAPTERS, RedirectError, install_everywhere, unknown, wanted
+from dljob.compat.redirect import ADAPTERS, RedirectError, backend_of, install_everywhere, unknown
 from dljob.errors import ExitCode
 
 USAGE = (
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     program = list(argv[1:] if module else argv)
     if not program or program[0].startswith("-"):
         _refuse(USAGE)
-    backend = wanted(os.environ)
+    backend = backend_of(os.environ)
     if backend != "ray":
         if backend not in ADAPTERS:
             _refuse(unknown(backend))
@@ -57,8 +57,8 @@ def _serve_dlrover() -> None:
         _refuse(str(error))
 
 
-def _refuse(why: str) -> None:
-    sys.stderr.write(f"python -m dljob.compat: {why}\n")
+def _refuse(reason: str) -> None:
+    sys.stderr.write(f"python -m dljob.compat: {reason}\n")
     raise SystemExit(ExitCode.USAGE)
 
 

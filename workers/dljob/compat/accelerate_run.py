@@ -172,18 +172,18 @@ PLAIN = (
 )
 """Keys of a configuration that are no flags."""
 INNER = {
-    "fsdp_config": {each.dest for each in FSDP},
-    "dynamo_config": {each.dest for each in CARRIED if each.dest.startswith("dynamo_")},
+    "fsdp_config": {argument.dest for argument in FSDP},
+    "dynamo_config": {argument.dest for argument in CARRIED if argument.dest.startswith("dynamo_")},
     "deepspeed_config": {flag.dest for flag in (*DEEPSPEED[1:], *IDLE[:4])},
 }
 """Parts of a configuration, and the flags that their keys are."""
 
 
-def own(words: Sequence[str]) -> int:
+def count_own_words(words: Sequence[str]) -> int:
     """Return how many words belong to dljob and accelerate rather than to the script."""
-    given, _ = _without_subcommand(words)
-    at = torchrun_line.script_at(given, parser(add_help=False))
-    return len(words) if at is None else at + 1 + (len(words) - len(given))
+    launch_words, _ = _without_subcommand(words)
+    at = torchrun_line.script_at(launch_words, parser(add_help=False))
+    return len(words) if at is None else at + 1 + (len(words) - len(launch_words))
 
 
 def _without_subcommand(words: Sequence[str]) -> tuple[list[str], str]:
@@ -196,7 +196,7 @@ def _without_subcommand(words: Sequence[str]) -> tuple[list[str], str]:
 
 def parser(*, add_help: bool = True) -> Parser:
     """Return a parser of the arguments that are carried or not used."""
-    made = Parser(
+    new_parser = Parser(
         prog=COMMAND,
         usage=f"{COMMAND} launch [options] SCRIPT [arguments of the script]",
         description="Run an unchanged script of accelerate as a job. `launch` may be left out. Give the command once "
@@ -205,12 +205,16 @@ def parser(*, add_help: bool = True) -> Parser:
         add_help=add_help,
     )
     for title, some in (("accelerate's", (*CARRIED, *FSDP, *DEEPSPEED, *TORCH, *IDLE)), ("target", OURS)):
-        group = made.add_argument_group(title)
-        for each in some:
-            torchrun_line.add(group, each)
-    made.add_argument("training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no_python)")
-    made.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged")
-    return made
+        group = new_parser.add_argument_group(title)
+        for argument in some:
+            torchrun_line.add(group, argument)
+    new_parser.add_argument(
+        "training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no_python)"
+    )
+    new_parser.add_argument(
+        "training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged"
+    )
+    return new_parser
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
@@ -219,39 +223,39 @@ def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     Raises:
         UsageError: an argument or a key is unknown or refused, or the configuration cannot be read.
     """
-    given, subcommand = _without_subcommand(words)
+    launch_words, subcommand = _without_subcommand(words)
     if subcommand in OTHERS:
         raise UsageError(
             f"{COMMAND} {subcommand}: only `launch` is taken over", hint=f"accelerate {subcommand} as before"
         )
-    for word in words[: own(words)]:
+    for word in words[: count_own_words(words)]:
         name = word.removeprefix("--").partition("=")[0].replace("-", "_")
         if word.startswith("--") and (part := refused(name)):
             raise UsageError(f"{word.partition('=')[0]} of accelerate is not carried over", hint=WAYS[part])
-    line = parser().parse_args(given)
-    flags = {each.dest for each in IDLE if getattr(line, each.dest) != each.default}
+    line = parser().parse_args(launch_words)
+    flags = {argument.dest for argument in IDLE if getattr(line, argument.dest) != argument.default}
     # As there: the default one is for a command line that names neither a file nor --cpu.
     by_default = None if line.config_file or line.cpu else default_configuration(environ)
     file = Path(line.config_file) if line.config_file else by_default
     config = configuration(file) if file else {}
     notes = _settle(line, config)
-    names = {each.dest: f"--{each.dest}" if each.dest in flags else each.dest for each in IDLE}
+    names = {argument.dest: f"--{argument.dest}" if argument.dest in flags else argument.dest for argument in IDLE}
     if str(line.machine_rank or 0) != "0" and (line.num_machines or 1) > 1:
         raise UsageError(
             f"{names['machine_rank']} is {line.machine_rank}: {COMMAND} is given once, and starts the ranks of all "
             "machines",
             hint=f"give it once, with {names['machine_rank']} left out",
         )
-    made = _torchrun(line, config, environ)
-    if made.has_all_devices and line.to == "local":
+    torchrun_namespace = _torchrun(line, config, environ)
+    if torchrun_namespace.has_all_devices and line.to == "local":
         del names["gpu_ids"]
     idle = [names[key] for key in names if getattr(line, key) not in (None, False, FILE_DEFAULTS.get(key))]
     if idle:
         notes.append(f"not used: {', '.join(idle)}; see {COMMAND} --help")
     if by_default:
         notes.append(f"settings of {by_default}, as in accelerate launch; --config_file names another file")
-    made.notes, made.gpu_ids = notes, line.gpu_ids
-    return made
+    torchrun_namespace.notes, torchrun_namespace.gpu_ids = notes, line.gpu_ids
+    return torchrun_namespace
 
 
 def _settle(line: argparse.Namespace, config: dict[str, Any]) -> list[str]:
@@ -333,21 +337,21 @@ def configuration(file: Path) -> dict[str, Any]:
     if documents[0].faults:
         first = documents[0].faults[0]
         raise UsageError(f"{file}:{first.mark.line}:{first.mark.column}: {first.message}", hint=first.hint)
-    found = cast("dict[str, Any]", documents[0].data)
-    _check(lambda *loc: f"{file}:{documents[0].key_mark(loc).line}:{documents[0].key_mark(loc).column}", found)
-    made = dict(found)
+    document = cast("dict[str, Any]", documents[0].data)
+    _check(lambda *loc: f"{file}:{documents[0].key_mark(loc).line}:{documents[0].key_mark(loc).column}", document)
+    settings = dict(document)
     for part in INNER:
-        inside = cast("dict[str, Any]", found.get(part) or {})
-        made |= {_flag(part, key): value for key, value in inside.items()}
-    kind = _kind(found)
-    made |= {"cpu": bool(found.get("use_cpu")), "distributed_type": kind}
-    made |= {"use_fsdp": kind == "FSDP", "use_deepspeed": kind == "DEEPSPEED", "multi_gpu": kind == "MULTI_GPU"}
-    return made
+        inside = cast("dict[str, Any]", document.get(part) or {})
+        settings |= {_flag(part, key): value for key, value in inside.items()}
+    kind = _kind(document)
+    settings |= {"cpu": bool(document.get("use_cpu")), "distributed_type": kind}
+    settings |= {"use_fsdp": kind == "FSDP", "use_deepspeed": kind == "DEEPSPEED", "multi_gpu": kind == "MULTI_GPU"}
+    return settings
 
 
-def _kind(found: Mapping[str, Any]) -> str:
+def _kind(document: Mapping[str, Any]) -> str:
     """Return the type of a configuration; NO without quotes is false to YAML."""
-    return str(found.get("distributed_type") or "NO")
+    return str(document.get("distributed_type") or "NO")
 
 
 def _flag(part: str, key: str) -> str:
@@ -356,10 +360,10 @@ def _flag(part: str, key: str) -> str:
     return key if key.startswith(prefix) or part == "deepspeed_config" else f"{prefix}{key}"
 
 
-def _check(place: Callable[..., str], found: Mapping[str, Any]) -> None:
+def _check(place: Callable[..., str], document: Mapping[str, Any]) -> None:
     """Raise UsageError at the place of a key that is unknown or refused."""
-    flags = {each.dest for each in (*CARRIED, *IDLE, *TORCH)}
-    for key, value in found.items():
+    flags = {argument.dest for argument in (*CARRIED, *IDLE, *TORCH)}
+    for key, value in document.items():
         if value in (None, {}, [], False):
             known = key in flags or key in PLAIN or refused(key)
         elif part := refused(key):
@@ -368,9 +372,9 @@ def _check(place: Callable[..., str], found: Mapping[str, Any]) -> None:
             known = key in flags or key in PLAIN
         if not known:
             raise UsageError(f"{place(key)}: unknown key {key!r}", hint=suggestion(key, {*flags, *PLAIN, *REFUSED}))
-    _check_kind(place, found)
+    _check_kind(place, document)
     for part, known in INNER.items():
-        inside = cast("dict[str, Any] | Any", found.get(part) or {})
+        inside = cast("dict[str, Any] | Any", document.get(part) or {})
         if not isinstance(inside, dict):
             raise UsageError(f"{place(part)}: {part} is no mapping", hint="`accelerate config` writes one")
         for key in cast("dict[str, Any]", inside):
@@ -378,11 +382,11 @@ def _check(place: Callable[..., str], found: Mapping[str, Any]) -> None:
                 raise UsageError(f"{place(part, key)}: unknown key {part}.{key}", hint=suggestion(key, known))
 
 
-def _check_kind(place: Callable[..., str], found: Mapping[str, Any]) -> None:
-    if (where := found.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
-        raise UsageError(f"{place('compute_environment')}: compute_environment {where}", hint=WAYS["sagemaker"])
-    if (kind := _kind(found)) not in KINDS:
-        part = next((one for one in WAYS if one.startswith(kind.lower().partition("_")[0])), "")
+def _check_kind(place: Callable[..., str], document: Mapping[str, Any]) -> None:
+    if (environment := document.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise UsageError(f"{place('compute_environment')}: compute_environment {environment}", hint=WAYS["sagemaker"])
+    if (kind := _kind(document)) not in KINDS:
+        part = next((way for way in WAYS if way.startswith(kind.lower().partition("_")[0])), "")
         raise UsageError(
             f"{place('distributed_type')}: distributed_type {kind} is not carried over",
             hint=WAYS.get(part, "see --help"),
@@ -396,17 +400,17 @@ def _torchrun(line: argparse.Namespace, config: Mapping[str, Any], environ: Mapp
         raise UsageError(f"--num_processes {ranks} on {machines} machines", hint="each machine has as many ranks")
     nproc = str(ranks // machines) if ranks is not None else "1" if line.cpu else "auto"
     words = [f"--nnodes={machines}", f"--nproc-per-node={nproc}"]
-    for one in (*TORCH, *OURS):
-        value = getattr(line, one.dest)
-        if value != one.default:
-            words.append(f"--{one.name}" if one.flag else f"--{one.name}={value}")
+    for argument in (*TORCH, *OURS):
+        value = getattr(line, argument.dest)
+        if value != argument.default:
+            words.append(f"--{argument.name}" if argument.flag else f"--{argument.name}={value}")
     if not line.accelerator and (line.cpu or line.multi_gpu):
         words.append(f"--accelerator={'none' if line.cpu else 'GPU'}")
-    made = torchrun_line.read([*words, line.training_script, *line.training_script_args], {})
-    made.env = dict(variables(line, config, environ))
+    torchrun_namespace = torchrun_line.read([*words, line.training_script, *line.training_script_args], {})
+    torchrun_namespace.env = dict(variables(line, config, environ))
     # One process drives all devices, as it likes.
-    made.has_all_devices = bool(config.get("is_alone")) and not line.accelerator and not line.cpu
-    return made
+    torchrun_namespace.has_all_devices = bool(config.get("is_alone")) and not line.accelerator and not line.cpu
+    return torchrun_namespace
 
 
 def variables(
@@ -431,11 +435,11 @@ def variables(
 
 def _fsdp(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield "ACCELERATE_USE_FSDP", "true"
-    for one in FSDP:
-        value = getattr(line, one.dest)
-        value = FSDP_DEFAULTS.get(one.dest) if value is None else _word(value)
+    for argument in FSDP:
+        value = getattr(line, argument.dest)
+        value = FSDP_DEFAULTS.get(argument.dest) if value is None else _word(value)
         if value is not None:
-            yield one.dest.upper().replace("TRANSFORMER_LAYER_CLS", "TRANSFORMER_CLS"), value
+            yield argument.dest.upper().replace("TRANSFORMER_LAYER_CLS", "TRANSFORMER_CLS"), value
 
 
 def _deepspeed(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
@@ -463,11 +467,11 @@ def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
         line.accelerator = f"{kind}={site.devices[kind] if is_all else len(str(line.gpu_ids).split(','))}"
     if settings := line.env.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
         line.env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = _in_folder(settings, line, site)
-    made = torchrun.job(line, site)
-    (role,) = made.document["spec"]["roles"]
-    kept = [one for one in role.get("env", []) if one["name"] not in line.env]
-    role["env"] = [*kept, *({"name": name, "value": value} for name, value in line.env.items())]
-    return replace(made, notes=(*made.notes, *line.notes))
+    torchrun_job = torchrun.job(line, site)
+    (role,) = torchrun_job.document["spec"]["roles"]
+    kept_variables = [variable for variable in role.get("env", []) if variable["name"] not in line.env]
+    role["env"] = [*kept_variables, *({"name": name, "value": value} for name, value in line.env.items())]
+    return replace(torchrun_job, notes=(*torchrun_job.notes, *line.notes))
 
 
 def _in_folder(file: str, line: argparse.Namespace, site: torchrun.Site) -> str:

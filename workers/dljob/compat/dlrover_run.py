@@ -75,19 +75,19 @@ def read_line(words: tuple[str, ...], environ: Mapping[str, str]) -> argparse.Na
 
 def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
     """Translate a command line that `read_line` has parsed."""
-    made = torchrun.job(line, site)
-    (role,) = made.document["spec"]["roles"]
+    torchrun_job = torchrun.job(line, site)
+    (role,) = torchrun_job.document["spec"]["roles"]
     if line.precheck or line.node_check:
         role["comm"] = {**role.get("comm", {}), "preCheck": True}
     role["entrypoint"], role["args"] = served(role["entrypoint"], role.get("args", []))
-    return replace(made, notes=(*made.notes, *_notes(line)))
+    return replace(torchrun_job, notes=(*torchrun_job.notes, *_notes(line)))
 
 
 def served(entrypoint: Mapping[str, Any], args: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Return an entrypoint and its arguments with DLRover's paths redirected; a program stays as it is."""
     if module := entrypoint.get("module"):
-        what = [module] if module.endswith(".py") else ["-m", module]
-        return {"module": "dljob.compat"}, ["--dlrover", *what, *args]
+        script_words = [module] if module.endswith(".py") else ["-m", module]
+        return {"module": "dljob.compat"}, ["--dlrover", *script_words, *args]
     command: list[str] = list(entrypoint["command"])
     if command[1:2] == ["-u"]:
         command[2:2] = ["-m", "dljob.compat", "--dlrover"]
@@ -95,7 +95,11 @@ def served(entrypoint: Mapping[str, Any], args: list[str]) -> tuple[dict[str, An
 
 
 def _notes(line: argparse.Namespace) -> Iterator[str]:
-    idle = [each.name for each in ARGUMENTS if each.name in NOT_USED and getattr(line, each.dest) != each.default]
+    idle = [
+        argument.name
+        for argument in ARGUMENTS
+        if argument.name in NOT_USED and getattr(line, argument.dest) != argument.default
+    ]
     if idle:
         yield f"not used: {', '.join(spelled(line, name) for name in idle)}; see {COMMAND} --help"
     if line.no_python:
@@ -116,18 +120,18 @@ def defined_by(builder: Any, cmd: str) -> None:
         raise UsageError(f"a builder runs scripts: {cmd!r}", hint=f"dljob {launcher} runs modules and programs")
     site = torchrun.Site(True, os.cpu_count() or 1, _devices(), Path.cwd())
     least, most = torchrun.nnodes(line)
-    each, kind = torchrun.nproc(line, site)
+    ranks_per_node, kind = torchrun.nproc(line, site)
     if least < most:
         raise UsageError(f"--nnodes={line.nnodes}: a builder's job has one size", hint=f"dljob {launcher} has a range")
-    device, _ = torchrun.accelerator(line, site, most * each, kind)
-    builder.node_num(most).device_per_node(each).device_type(device.get("type", "CPU"))
+    device, _ = torchrun.accelerator(line, site, most * ranks_per_node, kind)
+    builder.node_num(most).device_per_node(ranks_per_node).device_type(device.get("type", "CPU"))
     if launcher == "dlrover-run" and not (line.precheck or line.node_check):
         builder.skip_node_check()
-    made = builder.train(shlex.join([line.training_script, *line.training_script_args]))
-    made.nnodes(most).nproc_per_node(each)
-    made.resource(accelerator=float(device["count"])) if device else made.resource(cpu=1)
+    train_builder = builder.train(shlex.join([line.training_script, *line.training_script_args]))
+    train_builder.nnodes(most).nproc_per_node(ranks_per_node)
+    train_builder.resource(accelerator=float(device["count"])) if device else train_builder.resource(cpu=1)
     if line.max_restarts:
-        made.max_restart(line.max_restarts)
+        train_builder.max_restart(line.max_restarts)
 
 
 def _devices() -> dict[str, int]:

@@ -78,20 +78,22 @@ class RayFinder:
             return None
         if not self._adapter:
             raise ModuleNotFoundError(f"import {fullname}: {unknown(self.backend)}", name=fullname)
-        wanted = self._adapter + fullname.removeprefix("ray")
-        there = find_spec(wanted)
-        if there is None:
-            raise ModuleNotFoundError(self._missing(fullname, wanted), name=fullname)
-        loader = _Same(wanted)
-        spec = ModuleSpec(fullname, loader, origin=there.origin)  # pyright: ignore[reportArgumentType] - no ABC
-        spec.submodule_search_locations = there.submodule_search_locations
+        adapter_module = self._adapter + fullname.removeprefix("ray")
+        adapter_spec = find_spec(adapter_module)
+        if adapter_spec is None:
+            raise ModuleNotFoundError(self._missing(fullname, adapter_module), name=fullname)
+        loader = _Same(adapter_module)
+        spec = ModuleSpec(fullname, loader, origin=adapter_spec.origin)  # pyright: ignore[reportArgumentType] - no ABC
+        spec.submodule_search_locations = adapter_spec.submodule_search_locations
         return spec
 
-    def _missing(self, fullname: str, wanted: str) -> str:
-        said = f"{ENVIRONMENT}={self.backend}, so that `import {fullname}` means {wanted}, which is not there."
-        if wanted == self._adapter:
-            return f"{said} Install {wanted} in {sys.prefix}, or unset {ENVIRONMENT} to use Ray"
-        return f"{said} {self._adapter} has no such part of Ray: do without it, or unset {ENVIRONMENT} to use Ray"
+    def _missing(self, fullname: str, adapter_module: str) -> str:
+        sentence = (
+            f"{ENVIRONMENT}={self.backend}, so that `import {fullname}` means {adapter_module}, which is not there."
+        )
+        if adapter_module == self._adapter:
+            return f"{sentence} Install {adapter_module} in {sys.prefix}, or unset {ENVIRONMENT} to use Ray"
+        return f"{sentence} {self._adapter} has no such part of Ray: do without it, or unset {ENVIRONMENT} to use Ray"
 
 
 def _mend(adapter: str) -> None:
@@ -122,9 +124,9 @@ def _apart(options: Any) -> Any:
     """Wrap `options` so that it works on a copy of its object, with a copy of the options."""
 
     def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
-        held: dict[str, Any] = self.__dict__
-        own = {name: _own_options(value) for name, value in held.items()}
-        return options(_rebuild(type(self), own), *args, **kwargs)
+        attributes: dict[str, Any] = self.__dict__
+        own_attributes = {name: _own_options(value) for name, value in attributes.items()}
+        return options(_rebuild(type(self), own_attributes), *args, **kwargs)
 
     setattr(apart, _MARK, True)
     return apart
@@ -132,18 +134,18 @@ def _apart(options: Any) -> Any:
 
 def _own_options(value: Any) -> Any:
     """Copy a creator of instances together with its options, which `options` writes into; return others unchanged."""
-    held = getattr(value, "__dict__", {})
-    if "__invoke_options__" not in held:
+    attributes = getattr(value, "__dict__", {})
+    if "__invoke_options__" not in attributes:
         return value
     from copy import deepcopy  # seldom needed, and every Python of the job loads this file
 
-    return _rebuild(type(value), {**held, "__invoke_options__": deepcopy(held["__invoke_options__"])})
+    return _rebuild(type(value), {**attributes, "__invoke_options__": deepcopy(attributes["__invoke_options__"])})
 
 
-def _rebuild(kind: Any, held: dict[str, Any]) -> Any:
-    made: Any = kind.__new__(kind)
-    made.__dict__.update(held)
-    return made
+def _rebuild(kind: Any, attributes: dict[str, Any]) -> Any:
+    rebuilt: Any = kind.__new__(kind)
+    rebuilt.__dict__.update(attributes)
+    return rebuilt
 
 
 def _keeping(make: Any) -> Any:
@@ -170,11 +172,11 @@ def _refuser(module: str) -> object:
 
 def unknown(backend: str) -> str:
     """Return the message for an unknown backend."""
-    there = ", ".join(["ray", *sorted(ADAPTERS)])
-    return f"{ENVIRONMENT}={backend} is no backend for code that imports Ray; there are: {there}"
+    backend_names = ", ".join(["ray", *sorted(ADAPTERS)])
+    return f"{ENVIRONMENT}={backend} is no backend for code that imports Ray; there are: {backend_names}"
 
 
-def wanted(environ: Mapping[str, str]) -> str:
+def backend_of(environ: Mapping[str, str]) -> str:
     """Return the backend that the environment names, in lower case; `ray` when it names none."""
     return environ.get(ENVIRONMENT, "").strip().lower() or "ray"
 

@@ -346,7 +346,7 @@ def _index_of_python_before(words: Sequence[str], index: int) -> int:
 
 def script_index(torchrun_args: Sequence[str]) -> int:
     """Return the index of the script among torchrun's arguments; -1: there is none."""
-    return torchrun_line.own(torchrun_args, TORCHRUN_PARSER) - 1
+    return torchrun_line.count_own_words(torchrun_args, TORCHRUN_PARSER) - 1
 
 
 def _find_torchrun_in_text(text: str, known_values: Mapping[str, str]) -> TorchrunCall | None:

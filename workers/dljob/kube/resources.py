@@ -24,8 +24,8 @@ class Resource:
     def path(self, namespace: str | None, name: str = "", sub: str = "") -> str:
         """Return the path of one object, of a namespace's, or of all (None); `sub` is a subresource, such as status."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        where = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
-        return root + where + "".join(f"/{quote(part, safe='')}" for part in (self.plural, name, sub) if part)
+        namespace_part = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        return root + namespace_part + "".join(f"/{quote(part, safe='')}" for part in (self.plural, name, sub) if part)
 
 
 DLJOBS = Resource("dljob.io", "v1alpha1", "dljobs", "DLJob")

@@ -30,7 +30,7 @@ class TokenKey:
         return hmac.new(self._key, b"id", hashlib.sha256).hexdigest()[:16]  # no token: their texts have a slash
 
     @classmethod
-    def from_text(cls, text: str, where: str) -> TokenKey:
+    def from_text(cls, text: str, source: str) -> TokenKey:
         """Make a key of the text in a file or variable, without surrounding white space.
 
         Raises:
@@ -40,7 +40,7 @@ class TokenKey:
         key = text.strip().encode()
         if len(key) < SHORTEST:
             raise UsageError(
-                f"the token key in {where} has {len(key)} bytes, at least {SHORTEST} are needed",
+                f"the token key in {source} has {len(key)} bytes, at least {SHORTEST} are needed",
                 hint="make one: openssl rand -hex 32",
             )
         return cls(key)

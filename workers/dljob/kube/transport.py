@@ -47,8 +47,8 @@ class Response:
         try:
             return json.loads(self.body) if self.body else None
         except (ValueError, RecursionError) as error:
-            why = "it is nested too deep" if isinstance(error, RecursionError) else error
-            raise ApiError(self.status, "", f"an answer of the API server cannot be read: {why}") from None
+            reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise ApiError(self.status, "", f"an answer of the API server cannot be read: {reason}") from None
 
     def text(self) -> str:
         """Return the body as text."""
@@ -67,8 +67,8 @@ def as_yaml(body: object) -> str:
     return _BEYOND_ASCII.sub(_escaped, json.dumps(body, ensure_ascii=False))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
     # Half a pair is no character. One comes from a log whose bytes were no text.
     return f"\\u{0xFFFD if 0xD800 <= number < 0xE000 else number:04x}"
 
@@ -179,5 +179,5 @@ class Transport:
             return await call
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.on_call(method, 0)
-            why = str(error) or type(error).__name__
-            raise ApiError(0, "Unreachable", f"no answer from the Kubernetes API at {self.server}: {why}") from error
+            reason = str(error) or type(error).__name__
+            raise ApiError(0, "Unreachable", f"no answer from the Kubernetes API at {self.server}: {reason}") from error

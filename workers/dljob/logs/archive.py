@@ -57,43 +57,43 @@ def begins(log: Path, incarnation: int, size: int, place: Path) -> None:
 
 def keep_all(home: Path) -> str:
     """Append the logs of all jobs of a pod to their volumes. Returns why not all were kept; empty if they were."""
-    said = [keep(folder) for folder in sorted(home.glob("jobs/*/logs"))]
-    return "; ".join(filter(None, said))
+    problems = [keep(folder) for folder in sorted(home.glob("jobs/*/logs"))]
+    return "; ".join(filter(None, problems))
 
 
 def keep(folder: Path) -> str:
     """Append the logs in a job's folder to the volume. Returns why not all were kept; empty if they were."""
-    said = list[str]()
-    with _noted(said), _alone(folder):
+    problems = list[str]()
+    with _noted(problems), _folder_lock(folder):
         for parts in sorted(folder.glob(f"*{PARTS}")):
-            with _noted(said):
+            with _noted(problems):
                 _keep_log(parts)
-        with _noted(said):
+        with _noted(problems):
             _keep_calls(folder.parent / CALLS)
-    return f"logs are not kept: {'; '.join(said)}" if said else ""
+    return f"logs are not kept: {'; '.join(problems)}" if problems else ""
 
 
 @contextmanager
-def _noted(said: list[str]) -> Generator[None]:
+def _noted(problems: list[str]) -> Generator[None]:
     """Note what an error says, once: one file must not cost the others their place."""
     try:
         yield
     except OSError as error:
-        if (words := error.strerror or str(error)) not in said:
-            said.append(words)
+        if (words := error.strerror or str(error)) not in problems:
+            problems.append(words)
 
 
 def newest(root: Path, name: str) -> Path | None:
     """Return the kept log of a rank's last process (`<role>-<rank>`); None if there is none."""
-    found = {
+    log_by_attempt = {
         (int(path.parent.name.rpartition("-")[2]), int(path.name.split(".")[-2])): path
         for path in root.glob(f"logs/attempt-*/{name}.*.log")
     }
-    return found[max(found)] if found else None
+    return log_by_attempt[max(log_by_attempt)] if log_by_attempt else None
 
 
 @contextmanager
-def _alone(folder: Path) -> Generator[None]:
+def _folder_lock(folder: Path) -> Generator[None]:
     """Hold a lock of the folder: the node's agent and the preStop command append to the same files."""
     with (folder / ".keeping").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -111,33 +111,36 @@ def _ranges(log: Path, parts: Path) -> list[tuple[Path, int, int, int]]:
     """Return (kept where, incarnation, start, end) for each incarnation in a log; none once it was removed."""
     # The last line may be torn. What an incarnation without a line has written is kept with the one before.
     lines = parts.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    found = [match.groups() for match in map(_PART.fullmatch, lines) if match]
+    parts_found = [match.groups() for match in map(_PART.fullmatch, lines) if match]
     try:
-        starts = [int(start) for _, start, _ in found] + [log.stat().st_size]
+        starts = [int(start) for _, start, _ in parts_found] + [log.stat().st_size]
     except FileNotFoundError:
         return []
-    return [(Path(place), int(own), starts[n], starts[n + 1]) for n, (own, _, place) in enumerate(found)]
+    return [
+        (Path(place), int(incarnation), starts[n], starts[n + 1])
+        for n, (incarnation, _, place) in enumerate(parts_found)
+    ]
 
 
-def _append(log: Path, start: int, end: int, kept: Path) -> None:
+def _append(log: Path, start: int, end: int, target: Path) -> None:
     """Append new bytes to the volume, each at its own offset, so that a cut part is a hole there, too."""
-    out = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # The size on the volume tells which bytes are there already: no other record could get out of step with it.
         have, most = os.fstat(out).st_size, end - start
-        whole = most <= cut.MOST_BYTES or cut.can_cut(out)
-        if not whole:
+        is_whole = most <= cut.MOST_BYTES or cut.can_cut(out)
+        if not is_whole:
             most = cut.MOST_BYTES
         if have < most:
-            check_room(kept, min(most - have, cut.MOST_BYTES))
+            check_room(target, min(most - have, cut.MOST_BYTES))
             with log.open("rb") as source:
                 _copy(source.fileno(), out, start, have, most)
-        if not whole and have <= most:
+        if not is_whole and have <= most:
             os.pwrite(out, CUT, most)
     finally:
         os.close(out)
-    if whole:
-        cut.cut(kept, 0)
+    if is_whole:
+        cut.cut(target, 0)
 
 
 def _copy(source: int, out: int, start: int, have: int, most: int) -> None:
@@ -172,42 +175,42 @@ def _keep_calls(folder: Path) -> None:
         trim(place.parent.glob("*/*.jsonl"), CALLS_BYTES)
 
 
-def _follow(source: Path, kept: Path) -> None:
+def _follow(source: Path, target: Path) -> None:
     """Append the new bytes of a file; one that was thinned since is copied whole."""
-    out = os.open(kept, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    out = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with source.open("rb") as own:
-            have, size = os.fstat(out).st_size, os.fstat(own.fileno()).st_size
+        with source.open("rb") as source_file:
+            have, size = os.fstat(out).st_size, os.fstat(source_file.fileno()).st_size
             # Rows have times, so no two ends are the same.
             before = max(0, have - 64)
-            if os.pread(out, have - before, before) != os.pread(own.fileno(), have - before, before):
+            if os.pread(out, have - before, before) != os.pread(source_file.fileno(), have - before, before):
                 os.ftruncate(out, 0)
                 have = 0
             if have < size:
-                check_room(kept, size - have)
-                _copy(own.fileno(), out, 0, have, size)
+                check_room(target, size - have)
+                _copy(source_file.fileno(), out, 0, have, size)
     finally:
         os.close(out)
 
 
 def trim(files: Iterable[Path], most: int) -> None:
     """Delete the files that were written longest ago, until all take at most `most` bytes."""
-    found: list[tuple[float, int, Path]] = []
+    dated_files: list[tuple[float, int, Path]] = []
     for file in files:
         with suppress(FileNotFoundError):  # another process makes room, too
             stat = file.stat()
-            found.append((stat.st_mtime, stat.st_size, file))
-    total = sum(size for _, size, _ in found)
-    for _, size, file in sorted(found):
+            dated_files.append((stat.st_mtime, stat.st_size, file))
+    total = sum(size for _, size, _ in dated_files)
+    for _, size, file in sorted(dated_files):
         if total <= most:
             return
         file.unlink(missing_ok=True)
         total -= size
 
 
-def check_room(kept: Path, wanted: int) -> None:
+def check_room(target: Path, needed_bytes: int) -> None:
     """Check that a volume has room for so many bytes more, beside what checkpoints need. Raises OSError if not."""
-    room = os.statvfs(kept)
+    room = os.statvfs(target)
     spare = min(room.f_blocks * room.f_frsize // FREE_SHARE, FREE_BYTES)
-    if room.f_bavail * room.f_frsize - wanted < spare:
+    if room.f_bavail * room.f_frsize - needed_bytes < spare:
         raise OSError(f"less than {spare >> 20} MiB would be free on the volume")

@@ -23,8 +23,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def cut_line(missing: int) -> bytes:
     """Return the line that replaces a cut part. Its length is constant, since it is overwritten when the cut grows."""
-    kept = f"{MOST_BYTES >> 20} MiB are kept, from the beginning and the end"
-    return f"\n[dljob] {missing >> 20:>10,} MiB of this process's output are left out here: {kept}\n".encode()
+    kept_text = f"{MOST_BYTES >> 20} MiB are kept, from the beginning and the end"
+    return f"\n[dljob] {missing >> 20:>10,} MiB of this process's output are left out here: {kept_text}\n".encode()
 
 
 def cut(path: Path, start: int) -> int:

@@ -49,20 +49,20 @@ def add(log: Path, size: int) -> None:
     finally:
         os.close(fd)
     if have >= MOST * _MARK.size:
-        kept = b"".join(_MARK.pack(*mark) for mark in thinned(read(log), now))
+        thinned_marks = b"".join(_MARK.pack(*mark) for mark in thinned(read(log), now))
         # Replaced as a whole, so that a reader finds either all marks or the thinned ones.
         new = path.with_suffix(".marks-new")
-        new.write_bytes(kept)
+        new.write_bytes(thinned_marks)
         new.replace(path)
 
 
 def thinned(marks: Sequence[Mark], now: int) -> list[Mark]:
     """Drop marks so that reading from the one before a missing mark shows at most 1 s, or 1/FINE of its age, more."""
-    kept = list(marks[:1])
+    kept_marks = list(marks[:1])
     for mark, after in pairwise(marks[1:]):
-        if after[0] - kept[-1][0] > max(_SECOND, (now - mark[0]) // FINE):
-            kept.append(mark)
-    return kept + list(marks[1:][-1:])
+        if after[0] - kept_marks[-1][0] > max(_SECOND, (now - mark[0]) // FINE):
+            kept_marks.append(mark)
+    return kept_marks + list(marks[1:][-1:])
 
 
 def read(log: Path) -> list[Mark]:
@@ -89,9 +89,9 @@ def place_since(log: Path, moment: float) -> int | None:
         return 0
     try:
         size = os.fstat(fd).st_size  # before the marks: a log with a first line has a first mark
-        wanted, marks, place = int(moment * _SECOND), read(log), None
+        moment_ns, marks, place = int(moment * _SECOND), read(log), None
         for at, marked in marks:
-            if at > wanted:
+            if at > moment_ns:
                 break
             place = marked
         if place is None:
@@ -113,5 +113,5 @@ def _line_at(fd: int, place: int, size: int) -> int:
     behind = min(place, end)
     # The mark may lie inside a line, whose beginning belongs to what is shown.
     before = os.pread(fd, min(behind, LINE_BYTES), max(0, behind - LINE_BYTES))
-    found = (before.rstrip(b"\n") if cut else before).rfind(b"\n")
-    return behind - len(before) + found + 1
+    line_end = (before.rstrip(b"\n") if cut else before).rfind(b"\n")
+    return behind - len(before) + line_end + 1

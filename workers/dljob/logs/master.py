@@ -33,8 +33,8 @@ def place_since(path: Path, moment: float) -> int:
     with os.fdopen(fd, "rb") as log:
         if stat.S_ISREG(os.fstat(fd).st_mode):
             for line in log:
-                found = _TIME.match(line)
-                if found and found[1] >= begin:
+                match = _TIME.match(line)
+                if match and match[1] >= begin:
                     break
                 at += len(line)
     return at

@@ -26,9 +26,9 @@ class _Log:
     """The offset at which the process began to write."""
     marked: int
     """The size at the last mark."""
-    whole: bool = False
+    is_whole: bool = False
     """Whether it cannot be cut."""
-    told: str = ""
+    told_reason: str = ""
     """Why it was not cut, as its reader was told."""
 
 
@@ -58,38 +58,38 @@ class LogWatch:
         for path, log in logs.items():
             try:
                 _mark(path, log)
-                if not log.whole:
+                if not log.is_whole:
                     cut(path, log.start)
             except FileNotFoundError:
                 with self._lock:
                     self._logs.pop(path, None)
             except OSError as error:
-                log.whole = error.errno in _UNSUPPORTED
+                log.is_whole = error.errno in _UNSUPPORTED
                 _tell(path, log, error)
 
     def _run(self) -> None:
-        said = ""
+        last_error = ""
         while True:
             time.sleep(PERIOD_S)
             try:
                 self.look()
             except Exception as error:  # noqa: BLE001 - a log that grows is no reason to end a rank
-                if said != (said := f"{type(error).__name__}: {error}"):
-                    print(f"[dljob] cannot mark and shorten logs: {said}", file=sys.stderr)  # noqa: T201
+                if last_error != (last_error := f"{type(error).__name__}: {error}"):
+                    print(f"[dljob] cannot mark and shorten logs: {last_error}", file=sys.stderr)  # noqa: T201
 
 
 def _tell(path: Path, log: _Log, error: OSError) -> None:
     """Say in a log, once, why it is not shortened. In its place may be a pipe, or a link to another file."""
-    why = "this file system cannot punch holes into files" if log.whole else error.strerror or str(error)
-    if log.told == why:
+    reason = "this file system cannot punch holes into files" if log.is_whole else error.strerror or str(error)
+    if log.told_reason == reason:
         return
-    log.told = why
-    until = "" if log.whole else " until that has passed"
+    log.told_reason = reason
+    until = "" if log.is_whole else " until that has passed"
     with suppress(OSError):  # then there is nowhere to say it
         out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if stat.S_ISREG(os.fstat(out).st_mode):
-                os.write(out, f"[dljob] {why}: this log is not shortened{until}\n".encode())
+                os.write(out, f"[dljob] {reason}: this log is not shortened{until}\n".encode())
         finally:
             os.close(out)
 

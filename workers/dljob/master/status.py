@@ -66,14 +66,14 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A rank as its peers address it. `actor` is empty while it has no process; `gone` says why none will follow."""
+    """A rank as its peers address it. `actor` is empty without a process; `gone_reason` says why none will follow."""
 
     role: str
     rank: int
     incarnation: int
     actor: str
     ready: bool
-    gone: str = ""
+    gone_reason: str = ""
 
 
 def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
@@ -92,7 +92,7 @@ def numbers(state: JobState, role: str) -> tuple[int, ...]:
 
 def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
     """Return (role, number of ranks) for the roles whose number of ranks may change."""
-    return tuple((role, own.staying) for role, own in sorted(state.sizes.items()))
+    return tuple((role, sizing.staying) for role, sizing in sorted(state.sizes.items()))
 
 
 def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -102,48 +102,54 @@ def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 def peer(state: JobState, role: str, rank: int) -> PeerView:
     """Return one rank of a role that exists."""
-    own = state.ranks[role, rank]
+    rank_state = state.ranks[role, rank]
     serves = serves_after_end(state, role, rank)
     # Any other rank that returned was shut down, so it cannot be called even if its host lives.
-    actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live or serves else ""
-    phase = RankPhase.READY if serves else own.phase
-    gone = _why_ended(state, phase) or _why_gone(state, role, rank)
-    return PeerView(role, rank, own.incarnation, actor, phase is RankPhase.READY, gone)
+    actor = state.hosts[state.job.roles[role].host_of(rank)].actor if rank_state.phase.live or serves else ""
+    phase = RankPhase.READY if serves else rank_state.phase
+    gone_reason = _why_ended(state, phase) or _why_gone(state, role, rank)
+    return PeerView(role, rank, rank_state.incarnation, actor, phase is RankPhase.READY, gone_reason)
 
 
 def serves_after_end(state: JobState, role: str, rank: int) -> bool:
     """Return whether a rank whose user code has ended well still serves calls: its process is there."""
-    own = state.ranks[role, rank]
-    if own.phase is not RankPhase.SUCCEEDED or not own.serves_after_end:
+    rank_state = state.ranks[role, rank]
+    if rank_state.phase is not RankPhase.SUCCEEDED or not rank_state.serves_after_end:
         return False
     return state.hosts[state.job.roles[role].host_of(rank)].phase is HostPhase.READY
 
 
 def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
     """Return role -> its ranks that get requests, for each role with ports, as JSON-able data."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    ranks_by_role: dict[str, list[dict[str, Any]]] = {}
     for role, facts in state.job.roles.items():
         if facts.plan.ports:
             ranks = ((rank, state.ranks[role, rank]) for rank in facts.ranks if is_endpoint(state, (role, rank)))
-            found[role] = [
-                {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)} for rank, own in ranks
+            ranks_by_role[role] = [
+                {"rank": rank, "incarnation": rank_state.incarnation, "addresses": dict(rank_state.addresses)}
+                for rank, rank_state in ranks
             ]
-    return found
+    return ranks_by_role
 
 
 def is_endpoint(state: JobState, key: RankKey) -> bool:
     """Return whether a rank of a role with ports gets requests: by its probe, its weights, and while the job runs."""
-    own = state.ranks[key]
-    return own.phase is RankPhase.READY and own.serving and state.verdict is None and not no_requests_reason(state, key)
+    rank_state = state.ranks[key]
+    return (
+        rank_state.phase is RankPhase.READY
+        and rank_state.serving
+        and state.verdict is None
+        and not no_requests_reason(state, key)
+    )
 
 
 def service_marks(state: JobState) -> dict[str, int]:
     """Return role -> a number that changes with its endpoints, for each role with a Service."""
     if not any(facts.plan.service for facts in state.job.roles.values()):
         return {}
-    found = endpoints(state)
+    endpoints_by_role = endpoints(state)
     return {
-        role: crc32(json.dumps(found[role], sort_keys=True).encode())
+        role: crc32(json.dumps(endpoints_by_role[role], sort_keys=True).encode())
         for role, facts in state.job.roles.items()
         if facts.plan.service
     }
@@ -215,13 +221,13 @@ def _node_of(node: str, names: Mapping[str, str]) -> dict[str, str]:
 
 def _memory_overrides(state: JobState, unit: str) -> dict[str, Any]:
     """Return the memory per rank, by role, of a unit that has more than the spec says."""
-    own = memory_overrides.overrides_of_unit(state.memory_overrides, unit)
-    return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
+    overrides = memory_overrides.overrides_of_unit(state.memory_overrides, unit)
+    return {"memory": {role: show_memory(amount) for role, amount in overrides}} if overrides else {}
 
 
 def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the snapshot with counts in place of units and without ranks: small, and quick to make at any size."""
-    seen = _overview(state, now, progress)
+    overview = _overview(state, now, progress)
     count = state.job.unit_count
     waiting: list[_Waiting] = []
     # Usually all units are held, and no unit needs to be looked at.
@@ -232,8 +238,8 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
         targets = node_targets((unit.node for _, unit in shown), state.nodes, state.exclusions)
         waiting = [(name, targets[unit.node].partition("/")[2], unit.phase) for name, unit in shown]
     servers = _servers(state, SHOWN_BRIEFLY)
-    told = {"endpoints": servers} if servers else {}
-    return {**seen, **told, "placement": _counts(seen, count, state.held_unit_count, waiting)}
+    server_part = {"endpoints": servers} if servers else {}
+    return {**overview, **server_part, "placement": _counts(overview, count, state.held_unit_count, waiting)}
 
 
 def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,14 +254,14 @@ def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {**short, "placement": _counts(snapshot, len(units), len(units) - len(waiting), waiting[:SHOWN])}
 
 
-def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_Waiting]) -> dict[str, Any]:
+def _counts(overview: Mapping[str, Any], count: int, held_count: int, waiting: Iterable[_Waiting]) -> dict[str, Any]:
     """Return the counts of held and pending units, and the first pending ones with the reason."""
-    no_room = seen["message"] if seen["reason"] in (reasons.NO_ROOM, reasons.NEVER_FITS) else ""
+    no_room = overview["message"] if overview["reason"] in (reasons.NO_ROOM, reasons.NEVER_FITS) else ""
     rows = [
         {"name": name, "node": node, "why": (phase is UnitPhase.UNPLACED and no_room) or _WAITS[phase]}
         for name, node, phase in waiting
     ]
-    return {"units": count, "ready": held, "pending": count - held, "notReady": rows}
+    return {"units": count, "ready": held_count, "pending": count - held_count, "notReady": rows}
 
 
 def placement(state: JobState) -> dict[str, Any]:
@@ -285,12 +291,12 @@ def _extend(spans: list[list[int]], first: int, count: int) -> None:
 
 
 def _node(node: str, units: list[str], ranks: Mapping[str, list[list[int]]]) -> dict[str, Any]:
-    said = [
+    rank_ranges = [
         f"{role}/{first}" if end == first + 1 else f"{role}/{first}-{end - 1}"
         for role in sorted(ranks)
         for first, end in ranks[role]
     ]
-    return {"node": node, "units": units, "roles": sorted(ranks), "ranks": ",".join(said)}
+    return {"node": node, "units": units, "roles": sorted(ranks), "ranks": ",".join(rank_ranges)}
 
 
 def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
@@ -371,13 +377,13 @@ def _message(state: JobState) -> str:
     if state.search.no_room_reason:
         return state.search.no_room_reason + _least(state)
     if state.incidents:
-        first = (own for _, own in sorted(state.incidents.items())[:3])
-        return "; ".join(f"{own.target}: {own.reason}, level {own.level.value}" for own in first)
+        first = (row for _, row in sorted(state.incidents.items())[:3])
+        return "; ".join(f"{row.target}: {row.reason}, level {row.level.value}" for row in first)
     if state.stalls:
         # Without a growing number: this becomes the status of a DLJob, which is written when it changes.
         return "; ".join(describe_since(stall) for stall in state.stalls[:3])
     if state.groups:
-        return "; ".join(why for _, (_, why) in sorted(state.groups.items())[:3])
+        return "; ".join(reason for _, (_, reason) in sorted(state.groups.items())[:3])
     if state.phase is Phase.RUNNING and (problems := _standing(state)):
         others = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         return "; ".join(problem.description for problem in problems[:3]) + others
@@ -385,9 +391,9 @@ def _message(state: JobState) -> str:
         ready = sum(role.ready_count + role.succeeded_count for role in state.roles.values())
         ranks = sum(role.plan.replicas for role in state.job.roles.values())
         return f"{state.held_unit_count} of {state.job.unit_count} units held, {ready} of {ranks} ranks ready"
-    lacking = [(role, own) for role, own in sorted(state.sizes.items()) if own.want > own.size and not own.target]
+    lacking = [(role, row) for role, row in sorted(state.sizes.items()) if row.want > row.size and not row.target]
     if state.phase is Phase.RUNNING and lacking:
-        return "; ".join(f"{role} has {own.size} of {own.want} wanted ranks: no room for more" for role, own in lacking)
+        return "; ".join(f"{role} has {row.size} of {row.want} wanted ranks: no room for more" for role, row in lacking)
     return ""
 
 
@@ -397,10 +403,10 @@ def _standing(state: JobState) -> tuple[StandingProblem, ...]:
 
 def _least(state: JobState) -> str:
     """Return the least number of ranks of elastic roles that wait for room, so that users see what would suffice."""
-    waiting = sorted(role for role, own in state.sizes.items() if own.shrink_at is not None)
+    waiting = sorted(role for role, plan in state.sizes.items() if plan.shrink_at is not None)
     plans = {role: state.job.roles[role].plan for role in waiting}
     return "".join(
-        f"; {role} goes on with at least {own.min_replicas} of {own.replicas} ranks" for role, own in plans.items()
+        f"; {role} goes on with at least {plan.min_replicas} of {plan.replicas} ranks" for role, plan in plans.items()
     )
 
 
@@ -411,29 +417,29 @@ def _failed_ranks(state: JobState) -> set[RankKey]:
         return set()
     ends = {(end.rank, end.incarnation) for fault in state.faults for end in (fault, *fault.consequences)}
     waiting = (item for item in state.ranks.items() if item[1].phase is RankPhase.WAITING)
-    return {(role, rank) for (role, rank), own in waiting if (f"{role}/{rank}", own.incarnation) in ends}
+    return {(role, rank) for (role, rank), rank_state in waiting if (f"{role}/{rank}", rank_state.incarnation) in ends}
 
 
 def _role(state: JobState, name: str, failed_ranks: Set[RankKey]) -> dict[str, Any]:
     """Return a role in the snapshot: counts of its ranks by phase."""
-    own = state.roles[name]
+    role_state = state.roles[name]
     well = state.verdict is not None and state.verdict.ok  # ranks that serve have no other end than the job's
     return {
         "name": name,
         "desired": state.job.roles[name].plan.replicas,
-        "ready": own.ready_count,
-        "running": own.starting_count + own.ready_count + own.stopping_count,
-        "succeeded": own.succeeded_count + own.stopped_count * well,
-        "failed": own.failed_count + sum(role == name for role, _ in failed_ranks),
-        "restarts": own.restarts,
+        "ready": role_state.ready_count,
+        "running": role_state.starting_count + role_state.ready_count + role_state.stopping_count,
+        "succeeded": role_state.succeeded_count + role_state.stopped_count * well,
+        "failed": role_state.failed_count + sum(role == name for role, _ in failed_ranks),
+        "restarts": role_state.restarts,
         **({"wanted": state.sizes[name].want} if name in state.sizes else {}),
-        **({"servedLagSeconds": own.served_lag_s} if own.served_lag_s is not None else {}),
+        **({"servedLagSeconds": role_state.served_lag_s} if role_state.served_lag_s is not None else {}),
     }
 
 
 def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the entry of a rank, (role, index), in the snapshot; `names`: node id -> name for users."""
-    own = state.ranks[key]
+    rank_state = state.ranks[key]
     facts = state.job.roles[key[0]]
     host = state.hosts[facts.host_of(key[1])]
     # Before its host answers, the node of a rank is that of its unit.
@@ -441,10 +447,10 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
     return {
         "role": key[0],
         "rank": key[1],
-        "phase": own.phase.value,
-        "incarnation": own.incarnation,
+        "phase": rank_state.phase.value,
+        "incarnation": rank_state.incarnation,
         **_node_of(node, names),
-        "pid": own.pid,
+        "pid": rank_state.pid,
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
         **({"serves": is_endpoint(state, key)} if facts.plan.ports else {}),
@@ -457,26 +463,32 @@ def nodes(state: JobState) -> dict[str, Any]:
     # Nodes that are announced to go count as excluded: nothing is placed there either.
     barred = {*state.exclusions, *state.departures}
     ready = sum(not node.head and node.id not in barred for node in state.nodes)
-    wanted = wanted_machines(state)
-    planned = sum(wanted.values())
-    out = [(own.since, name, own.reason, own.until, own.check) for name, own in state.exclusions.items()]
+    machines_by_group = wanted_machines(state)
+    planned = sum(machines_by_group.values())
+    out = [
+        (exclusion.since, name, exclusion.reason, exclusion.until, exclusion.check)
+        for name, exclusion in state.exclusions.items()
+    ]
     reason = Reason.PREEMPTED.value
-    out += [(one.since, name, reason, one.gone_at, one.announcement) for name, one in state.departures.items()]
+    out += [
+        (departure.since, name, reason, departure.gone_at, departure.announcement)
+        for name, departure in state.departures.items()
+    ]
     return {
         # A RayCluster that is not the job's own has as many nodes as it has: there is nothing to want of it.
         "desired": planned if state.job.spec.ray_cluster_ref is None else ready,
         "ready": ready,
         "replaced": state.replaced,
-        **({"wanted": wanted} if state.sizes and state.job.spec.ray_cluster_ref is None else {}),
+        **({"wanted": machines_by_group} if state.sizes and state.job.spec.ray_cluster_ref is None else {}),
         "excluded": [
             {
                 "name": name,
                 "reason": reason,
                 "since": rfc3339(since),
                 "until": rfc3339(until),
-                **({"why": why} if why else {}),
+                **({"why": exclusion_reason} if exclusion_reason else {}),
             }
-            for since, name, reason, until, why in sorted(out)[-EXCLUDED:]
+            for since, name, reason, until, exclusion_reason in sorted(out)[-EXCLUDED:]
         ],
     }
 
@@ -489,9 +501,9 @@ def wanted_machines(state: JobState) -> dict[str, int]:
 
 def _wanted_ranks(state: JobState, role: str) -> int:
     """Return the wanted number of ranks of an elastic role; a role that completed with fewer needs no more."""
-    own, plan = state.roles[role], state.job.roles[role].plan
+    role_state, plan = state.roles[role], state.job.roles[role].plan
     sizing = state.sizes[role]
-    return sizing.size if own.succeeded_count + own.failed_count == plan.replicas else sizing.want
+    return sizing.size if role_state.succeeded_count + role_state.failed_count == plan.replicas else sizing.want
 
 
 def _problems(problems: Sequence[StandingProblem]) -> dict[str, Any]:

@@ -215,8 +215,8 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
         _other_version(d, event)
     if count > most:
         window = d.job.fault_tolerance.window_seconds
-        said = f"PrimeMaster restarted {counted(count, 'time')} within {window} s, {most} are allowed"
-        ending.fail_job(d, reasons.MASTER_BUDGET, said)
+        limit_message = f"PrimeMaster restarted {counted(count, 'time')} within {window} s, {most} are allowed"
+        ending.fail_job(d, reasons.MASTER_BUDGET, limit_message)
 
 
 def _other_version(d: StateTransaction, event: MasterStarted) -> None:
@@ -315,11 +315,11 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
 def _end_inquiries(d: StateTransaction) -> None:
     """Handle ends that were held while the cause was looked for, where that is over."""
     if d.inquiries:
-        for held in lost_peers.end_inquiries(d):
-            if isinstance(held, RankEnded):
-                _end_rank(d, held)
+        for held_event in lost_peers.end_inquiries(d):
+            if isinstance(held_event, RankEnded):
+                _end_rank(d, held_event)
             else:
-                _lose_host(d, held)
+                _lose_host(d, held_event)
 
 
 def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
@@ -375,8 +375,8 @@ def _rank_serves(d: StateTransaction, event: RankServes) -> None:
     elif rank.phase is RankPhase.STARTING and event.why and not event.ready:
         words = f"does not become ready: its server does not serve what readinessProbe asks for ({event.why})"
         d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", words)
-    told = evolve(rank, addresses=event.addresses, serving=event.ready, cluster=event.cluster or rank.cluster)
-    d.set_rank(key, told)
+    new_state = evolve(rank, addresses=event.addresses, serving=event.ready, cluster=event.cluster or rank.cluster)
+    d.set_rank(key, new_state)
     if event.cluster:
         tf_cluster.restart_chief_on_new_address(d, event, rank)
 

@@ -60,9 +60,9 @@ class _Pod:
     def place(self, loc: Loc) -> Loc:
         """Return the place in the spec that sets `loc` of the pod (list items by name in `loc`); else the home."""
         for at, template in self.written:
-            found = _indexed_location(template, loc)
-            if found is not None:
-                return (*at, *found)
+            indexed = _indexed_location(template, loc)
+            if indexed is not None:
+                return (*at, *indexed)
         return self.home
 
 
@@ -71,17 +71,17 @@ def breaches(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], policy
 
     `groups` are the machines of its plan, or those that the spec declares where it has no plan.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     namespace = manifest.metadata.namespace or ""
     exempt = namespace in policy.exempt
     # Exempt namespaces keep the rule on accounts: the operator's own is never a job's (docs/adr/0068).
     # With the operator's init container, which most operators add: pods that only fit without it are no answer.
     for pod in _pods(manifest, preview_of(groups, manifest, init_image="dljob")):
-        found += _accounts(pod, namespace, policy)
+        findings += _accounts(pod, namespace, policy)
         if not exempt:
-            found += (_of_level(pod.place(loc), wrong, remedy, policy) for loc, wrong, remedy in _level(pod, policy))
-            found += _capabilities(pod, policy)
-    return tuple(found)
+            findings += (_of_level(pod.place(loc), wrong, remedy, policy) for loc, wrong, remedy in _level(pod, policy))
+            findings += _capabilities(pod, policy)
+    return tuple(findings)
 
 
 def _of_level(loc: Loc, wrong: str, remedy: str, policy: PodPolicy) -> Finding:
@@ -102,13 +102,16 @@ def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
     )
     yield _Pod(_mapping(cluster, "spec", "headGroupSpec", "template"), head, ("spec", "head"))
     declared = {group.name: (number, group.template) for number, group in enumerate(spec.node_groups)}
-    laid = {str(one["groupName"]): (number, one) for number, one in enumerate(_items(over, "workerGroupSpecs"))}
+    laid = {
+        str(group_spec["groupName"]): (number, group_spec)
+        for number, group_spec in enumerate(_items(over, "workerGroupSpecs"))
+    }
     for group in _items(cluster, "spec", "workerGroupSpecs"):
         name = str(group["groupName"])
         written: list[tuple[Loc, Object]] = []
         if name in laid:
-            number, one = laid[name]
-            written.append(((*at, "workerGroupSpecs", number, "template"), _mapping(one, "template")))
+            number, group_spec = laid[name]
+            written.append(((*at, "workerGroupSpecs", number, "template"), _mapping(group_spec, "template")))
         home: Loc = ("spec", "nodeGroups")  # for a group that the plan derived
         if name in declared:
             number, template = declared[name]
@@ -212,12 +215,12 @@ def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
         allowed = profile == "runtime/default" or str(profile).startswith("localhost/")
         if name.startswith(_APPARMOR) and not allowed:
             yield ("metadata", "annotations", name), f"{name} is {profile}"
-    for here, container in _containers(spec):
-        yield from _values(container, here, _CONTAINER)
+    for container_path, container in _containers(spec):
+        yield from _values(container, container_path, _CONTAINER)
         for port in _items(container, "ports"):
             # 0 is the value of a port that is not on the host.
             if port.get("hostPort") not in (None, 0):
-                yield (*here, "ports", port.get("name", ""), "hostPort"), f"hostPort is {port['hostPort']}"
+                yield (*container_path, "ports", port.get("name", ""), "hostPort"), f"hostPort is {port['hostPort']}"
 
 
 def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str, str]]:
@@ -228,19 +231,19 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str, str]]:
         # `_baseline` reports hostPath.
         for kind in sorted(volume.keys() - _VOLUMES - {"hostPath"}):
             yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}", _OUT
-    for here, container in _containers(spec):
+    for container_path, container in _containers(spec):
         context = _mapping(container, "securityContext")
         # A container inherits the pod's context, and overrides it field by field.
-        whole = {**_mapping(spec, "securityContext"), **context}
-        place, name = (*here, "securityContext"), f"container {here[-1]}"
-        if not _on(whole.get("runAsNonRoot")):
+        merged_context = {**_mapping(spec, "securityContext"), **context}
+        place, name = (*container_path, "securityContext"), f"container {container_path[-1]}"
+        if not _on(merged_context.get("runAsNonRoot")):
             # A line at the pod changes nothing for a container that has its own.
             remedy = "write true there" if "runAsNonRoot" in context else not_root
             yield (*place, "runAsNonRoot"), f"{name} does not say runAsNonRoot: true", remedy
-        if whole.get("runAsUser") == 0:
+        if merged_context.get("runAsUser") == 0:
             user_place = place if "runAsUser" in context else (*at, "securityContext")
             yield (*user_place, "runAsUser"), f"{name} runs as user 0", _OUT
-        if _at(whole, ("seccompProfile", "type")) is None:
+        if _at(merged_context, ("seccompProfile", "type")) is None:
             yield (*place, "seccompProfile"), f"{name} has no seccompProfile", "write {type: RuntimeDefault} there"
         # Only a container can have this field and capabilities, so there is nothing to inherit.
         if context.get("allowPrivilegeEscalation") is not False:
@@ -259,9 +262,12 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str, str]]:
 
 def _values(value: Object, at: Loc, table: Mapping[Loc, Allowed]) -> Iterator[tuple[Loc, str]]:
     for path, allowed in table.items():
-        found = _at(value, path)
-        if not allowed(found):
-            yield (*at, *path), f"{path[-1]} is {str(found).lower() if isinstance(found, bool) else found}"
+        value_found = _at(value, path)
+        if not allowed(value_found):
+            yield (
+                (*at, *path),
+                f"{path[-1]} is {str(value_found).lower() if isinstance(value_found, bool) else value_found}",
+            )
 
 
 # -- capabilities and service accounts
@@ -271,8 +277,8 @@ def _capabilities(pod: _Pod, policy: PodPolicy) -> Iterator[Finding]:
     if policy.level == "privileged":
         return
     allowed = _CAPABILITIES[policy.level] | set(policy.capabilities)
-    for here, container in _containers(pod.spec):
-        loc = (*here, "securityContext", "capabilities", "add")
+    for container_path, container in _containers(pod.spec):
+        loc = (*container_path, "securityContext", "capabilities", "add")
         for name in _texts(_at(container, loc[-3:])):
             if name not in allowed:
                 wrong = f"capability {name} is none of {policy.level}, nor of the operator's jobs.capabilities"
@@ -286,8 +292,8 @@ def _accounts(pod: _Pod, namespace: str, policy: PodPolicy) -> Iterator[Finding]
     if not used:
         return
     loc = pod.place(("spec", named or "automountServiceAccountToken"))
-    where, _, own = policy.operator.partition("/")
-    if own and (namespace, used) == (where, own):
+    operator_namespace, _, operator_account = policy.operator.partition("/")
+    if operator_account and (namespace, used) == (operator_namespace, operator_account):
         yield Finding(loc, f"service account {used} is the operator's own", "choose another")
     elif policy.accounts and used not in policy.accounts:
         wrong = f"service account {used} is none of the operator's jobs.serviceAccounts: {', '.join(policy.accounts)}"
@@ -320,40 +326,40 @@ def _at(value: object, path: Loc) -> object:
 
 
 def _mapping(value: object, *path: str) -> Object:
-    found = _at(value, path)
-    return cast("Object", found) if isinstance(found, Mapping) else {}
+    inner = _at(value, path)
+    return cast("Object", inner) if isinstance(inner, Mapping) else {}
 
 
 def _items(value: object, *path: str) -> Sequence[Object]:
-    found = _at(value, path)
-    if not isinstance(found, list | tuple):
+    inner = _at(value, path)
+    if not isinstance(inner, list | tuple):
         return ()
-    return [cast("Object", one) for one in cast("Sequence[object]", found) if isinstance(one, Mapping)]
+    return [cast("Object", item) for item in cast("Sequence[object]", inner) if isinstance(item, Mapping)]
 
 
 def _texts(value: object) -> Sequence[str]:
     """Return the texts of a list; any other value as its one text, which no list of allowed names contains."""
     if value is None:
         return ()
-    return [str(one) for one in cast("Sequence[object]", value)] if isinstance(value, list) else [str(value)]
+    return [str(item) for item in cast("Sequence[object]", value)] if isinstance(value, list) else [str(value)]
 
 
 def _indexed_location(template: object, loc: Loc) -> Loc | None:
     """Return a place with indices instead of names, if a template sets it; else None."""
-    made: list[str | int] = []
+    indexed_path: list[str | int] = []
     value, last = template, ""
     for key in loc:
         if isinstance(value, list):
             by = KEYS.get(last, "name")
-            names = [_at(one, (by,)) for one in cast("list[object]", value)]
+            names = [_at(item, (by,)) for item in cast("list[object]", value)]
             if key not in names:
                 return None
-            made.append(names.index(key))
+            indexed_path.append(names.index(key))
             value = cast("list[object]", value)[names.index(key)]
         elif isinstance(value, Mapping) and key in value:
-            made.append(key)
+            indexed_path.append(key)
             value = cast("Mapping[object, object]", value)[key]
         else:
             return None
         last = str(key)
-    return tuple(made)
+    return tuple(indexed_path)

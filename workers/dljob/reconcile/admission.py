@@ -48,30 +48,30 @@ def review(request: Object, settings: Settings) -> Admission:
         return Admission(allowed=True)
     if update and accept.source(new) == accept.source(old):
         return Admission(allowed=True)
-    found = problems(_named(request, new), settings)
-    if found and update and _live(old, new):
+    problems_found = problems(_named(request, new), settings)
+    if problems_found and update and _live(old, new):
         # Old problems do not count here: a policy that became stricter must not keep a job from its suspension.
         known = set(problems(_named(request, old), settings))
-        found = tuple(one for one in found if one not in known)
-    if found:
-        return Admission(allowed=False, message=_listed(text(new, "metadata", "name"), found))
-    said = tuple(bounded(one, WARNING_SIZE) for one in _effects(old, new)) if update else ()
-    return Admission(allowed=True, warnings=_few(said), config_map=_config_map(old, new))
+        problems_found = tuple(item for item in problems_found if item not in known)
+    if problems_found:
+        return Admission(allowed=False, message=_listed(text(new, "metadata", "name"), problems_found))
+    warnings = tuple(bounded(item, WARNING_SIZE) for item in _effects(old, new)) if update else ()
+    return Admission(allowed=True, warnings=_few(warnings), config_map=_config_map(old, new))
 
 
 def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
     """Return every problem for which an operator with these settings refuses a DLJob."""
     try:
         _, manifest = accept.completed(accept.source(reduced(job)), settings)
-        found = refusals(manifest, settings.pods)
+        findings = refusals(manifest, settings.pods)
     except SpecError as error:
         return error.problems
-    return tuple(Problem(path_of(one.loc), one.message, hint=one.hint) for one in found)
+    return tuple(Problem(path_of(finding.loc), finding.message, hint=finding.hint) for finding in findings)
 
 
-def unjudged(why: str) -> Admission:
+def unjudged(reason: str) -> Admission:
     """Return the answer when the rules could not be evaluated in time: admit the job, the operator judges it later."""
-    return Admission(allowed=True, warnings=_few((f"dljob: not checked as it was applied: {why}",)))
+    return Admission(allowed=True, warnings=_few((f"dljob: not checked as it was applied: {reason}",)))
 
 
 def answered(version: str, uid: str, answer: Admission) -> Object:
@@ -86,8 +86,8 @@ def answered(version: str, uid: str, answer: Admission) -> Object:
 
 def waiting(answer: Admission, namespace: str) -> Admission:
     """Return the answer with a warning that the ConfigMap with the job's code does not exist yet."""
-    said = f"spec.code.configMap: no ConfigMap {answer.config_map} in {namespace} yet; the pods wait for it"
-    return replace(answer, warnings=_few((bounded(said, WARNING_SIZE), *answer.warnings)))
+    warning = f"spec.code.configMap: no ConfigMap {answer.config_map} in {namespace} yet; the pods wait for it"
+    return replace(answer, warnings=_few((bounded(warning, WARNING_SIZE), *answer.warnings)))
 
 
 def _named(request: Object, job: Object) -> Object:
@@ -98,12 +98,12 @@ def _named(request: Object, job: Object) -> Object:
     return {**job, "metadata": {**meta, "name": name, "namespace": namespace}}
 
 
-def _listed(name: str, found: Sequence[Problem]) -> str:
-    lines = [f"  {problem}" for problem in found[:MAX_PROBLEMS]]
-    more = len(found) - len(lines)
+def _listed(name: str, problems_found: Sequence[Problem]) -> str:
+    lines = [f"  {problem}" for problem in problems_found[:MAX_PROBLEMS]]
+    more = len(problems_found) - len(lines)
     if more:
         lines.append(f"  and {counted(more, 'other')}")
-    return "\n".join([f"DLJob {name} has {counted(len(found), 'problem')}:", *lines])
+    return "\n".join([f"DLJob {name} has {counted(len(problems_found), 'problem')}:", *lines])
 
 
 def _config_map(old: Object, new: Object) -> str:
@@ -111,10 +111,10 @@ def _config_map(old: Object, new: Object) -> str:
     return "" if named == text(old, "spec", "code", "configMap") else named
 
 
-def _few(said: tuple[str, ...]) -> tuple[str, ...]:
-    if len(said) <= MAX_WARNINGS:
-        return said
-    return (*said[: MAX_WARNINGS - 1], f"and {counted(len(said) - MAX_WARNINGS + 1, 'other edit')}")
+def _few(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    if len(warnings) <= MAX_WARNINGS:
+        return warnings
+    return (*warnings[: MAX_WARNINGS - 1], f"and {counted(len(warnings) - MAX_WARNINGS + 1, 'other edit')}")
 
 
 # -- which effect an edit has, and when
@@ -148,9 +148,9 @@ def _live(old: Object, new: Object) -> bool:
 def _resizes(path: str, new: Object) -> bool:
     """Whether the field is the number of a role's ranks or of a group's machines, with bounds to change it within."""
     for kind in ("roles", "nodeGroups"):
-        for at, one in enumerate(items(new, "spec", kind)):
+        for at, item in enumerate(items(new, "spec", kind)):
             if path == f"{kind}[{at}].replicas":
-                return "minReplicas" in one or "maxReplicas" in one or one.get("type") == "Elastic"
+                return "minReplicas" in item or "maxReplicas" in item or item.get("type") == "Elastic"
     return False
 
 
@@ -160,14 +160,14 @@ def changes(old: object, new: object, path: str = "") -> Iterator[str]:
     for key in dict.fromkeys((*before, *now)):
         if before.get(key) == now.get(key):
             continue
-        one, other, here = before.get(key), now.get(key), f"{path}{key}"
-        if key in ("roles", "nodeGroups") and _alike(one, other):
-            for at, (was, is_) in enumerate(zip(items(before, key), items(now, key), strict=True)):
-                yield from changes(was, is_, f"{here}[{at}].")
-        elif not path and part(one) and part(other):
-            yield from changes(cast("object", one), cast("object", other), f"{here}.")
+        old_value, new_value, field_path = before.get(key), now.get(key), f"{path}{key}"
+        if key in ("roles", "nodeGroups") and _alike(old_value, new_value):
+            for at, (old_item, is_) in enumerate(zip(items(before, key), items(now, key), strict=True)):
+                yield from changes(old_item, is_, f"{field_path}[{at}].")
+        elif not path and part(old_value) and part(new_value):
+            yield from changes(cast("object", old_value), cast("object", new_value), f"{field_path}.")
         else:
-            yield here
+            yield field_path
 
 
 def _alike(old: object, new: object) -> bool:

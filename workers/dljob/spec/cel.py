@@ -233,19 +233,19 @@ REF_IMMUTABLE = CelRule(
 )
 
 
-def _forbidden_rule(path: str, why: str) -> CelRule:
+def _forbidden_rule(path: str, reason: str) -> CelRule:
     """Return the rule that refuses a field beside rayClusterRef."""
     names = path.split(".")
     # Each parent as well: `has` is an error in CEL where a parent is absent.
     absent = [f"!has(self.{'.'.join(names[: count + 1])})" for count in range(len(names))]
-    return CelRule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {why}")
+    return CelRule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {reason}")
 
 
 # Volumes, images and secrets are set where a pod is made.
 _PODS = "the pods exist already"
 BESIDE_REF = {
-    path: _forbidden_rule(path, why)
-    for path, why in {
+    path: _forbidden_rule(path, reason)
+    for path, reason in {
         "nodeGroups": "the RayCluster has its machines",
         "rayClusterTemplate": "the operator does not change the RayCluster",
         "head": "the RayCluster has its head",

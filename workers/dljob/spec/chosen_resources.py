@@ -67,26 +67,26 @@ class ResourceUse(NamedTuple):
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> ResourceUse:
         """Return the use that a row tells; what is no whole number from 0 on reads as 0."""
-        found = {key: value if isinstance(value := row.get(key), int) and value >= 0 else 0 for key in COUNTS}
+        counts = {key: value if isinstance(value := row.get(key), int) and value >= 0 else 0 for key in COUNTS}
         return cls(
-            found["productiveSeconds"],
-            found["peakMiB"] * _MIB,
-            found["growthPermille"] / 1000,
-            found["cpuMillis"] / 1000,
-            found["measurements"],
-            found["outOfMemory"],
+            counts["productiveSeconds"],
+            counts["peakMiB"] * _MIB,
+            counts["growthPermille"] / 1000,
+            counts["cpuMillis"] / 1000,
+            counts["measurements"],
+            counts["outOfMemory"],
         )
 
-    def with_earlier(self, other: ResourceUse) -> ResourceUse:
+    def with_earlier(self, earlier: ResourceUse) -> ResourceUse:
         """Return what is known with the report of an earlier PrimeMaster or attempt, whose figures stay."""
-        more = self if self.measurements >= other.measurements else other
+        more = self if self.measurements >= earlier.measurements else earlier
         return ResourceUse(
-            max(self.productive_s, other.productive_s),
-            max(self.peak, other.peak),
-            self.growth if self.peak >= other.peak else other.growth,
+            max(self.productive_s, earlier.productive_s),
+            max(self.peak, earlier.peak),
+            self.growth if self.peak >= earlier.peak else earlier.growth,
             more.cpus,
             more.measurements,
-            max(self.out_of_memory, other.out_of_memory),
+            max(self.out_of_memory, earlier.out_of_memory),
         )
 
 
@@ -107,7 +107,7 @@ class ChosenResource(NamedTuple):
     role: str
     resource: str
     value: str
-    why: str
+    reason: str
 
 
 class _Use(NamedTuple):
@@ -123,8 +123,8 @@ def undecided(spec: DLJobSpec) -> bool:
 def shape_of(spec: DLJobSpec) -> str:
     """Return 16 hex digits over what must be equal for the records of a job to count for another."""
     data = spec.model_dump(mode="json", by_alias=True, exclude_none=True)["roles"]
-    kept = [{"name": role["name"], **{key: role.get(key) for key in SHAPE}} for role in data]
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    role_shapes = [{"name": role["name"], **{key: role.get(key) for key in SHAPE}} for role in data]
+    return hashlib.sha256(json.dumps(role_shapes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def choose(spec: DLJobSpec, earlier: Sequence[EarlierJob], left_out: str = "") -> tuple[ChosenResource, ...]:
@@ -135,108 +135,112 @@ def choose(spec: DLJobSpec, earlier: Sequence[EarlierJob], left_out: str = "") -
         earlier: The jobs that count, the newest last.
         left_out: Why another one does not count, for the reason of a value to begin with; empty: none was left out.
     """
-    made: list[ChosenResource] = []
+    choices: list[ChosenResource] = []
     for role in spec.roles:
         if role.resources.auto is not None:
-            own = [_Use(job.name, job.roles[role.name]) for job in earlier if role.name in job.roles]
-            made += _of_role(role, role.resources.auto, own, f"; {left_out}" if left_out else "")
-    return tuple(made)
+            earlier_uses = [_Use(job.name, job.roles[role.name]) for job in earlier if role.name in job.roles]
+            choices += _of_role(role, role.resources.auto, earlier_uses, f"; {left_out}" if left_out else "")
+    return tuple(choices)
 
 
-def with_chosen(manifest: DLJobManifest, made: Sequence[ChosenResource]) -> DLJobManifest:
+def with_chosen(manifest: DLJobManifest, choices: Sequence[ChosenResource]) -> DLJobManifest:
     """Return the job with the chosen values, without `auto` in their roles, and with the annotation that tells them."""
-    if not made:
+    if not choices:
         return manifest
     values: dict[str, dict[str, Any]] = {}
-    for one in made:
-        values.setdefault(one.role, {"auto": None})[one.resource] = one.value
+    for choice in choices:
+        values.setdefault(choice.role, {"auto": None})[choice.resource] = choice.value
     roles = tuple(
         role.model_copy(update={"resources": role.resources.model_copy(update=values[role.name])})
         if role.name in values and role.resources.auto is not None
         else role
         for role in manifest.spec.roles
     )
-    said = json.dumps([[one.role, told(one)] for one in made], separators=(",", ":"))
-    metadata = manifest.metadata.model_copy(update={"annotations": {**manifest.metadata.annotations, CHOSEN: said}})
+    annotation = json.dumps([[choice.role, describe_choice(choice)] for choice in choices], separators=(",", ":"))
+    metadata = manifest.metadata.model_copy(
+        update={"annotations": {**manifest.metadata.annotations, CHOSEN: annotation}}
+    )
     changed = manifest.spec.model_copy(update={"roles": roles})
     return manifest.model_copy(update={"metadata": metadata, "spec": changed})
 
 
-def told(one: ChosenResource) -> str:
+def describe_choice(choice: ChosenResource) -> str:
     """Return the sentence about a choice, for the event and the terminal."""
-    return f"resources.{one.resource} is {one.value}: {one.why}"
+    return f"resources.{choice.resource} is {choice.value}: {choice.reason}"
 
 
-def _of_role(role: Role, auto: AutoResources, own: Sequence[_Use], left_out: str) -> list[ChosenResource]:
-    made: list[ChosenResource] = []
+def _of_role(role: Role, auto: AutoResources, earlier_uses: Sequence[_Use], left_out: str) -> list[ChosenResource]:
+    choices: list[ChosenResource] = []
     if auto.cpu is not None:
-        value, why = _cpu(role, own)
+        value, reason = _cpu(role, earlier_uses)
         bounds = (parse_cpu(auto.cpu.min), parse_cpu(auto.cpu.max))
         first = role.resources.cpu or auto.cpu.min
-        made.append(_within(role.name, "cpu", first, bounds, (value, why, left_out)))
+        choices.append(_within(role.name, "cpu", first, bounds, (value, reason, left_out)))
     if auto.memory is not None:
-        value, why = _memory(role, own)
+        value, reason = _memory(role, earlier_uses)
         bounds = (parse_memory(auto.memory.min), parse_memory(auto.memory.max))
         first = role.resources.memory or auto.memory.min
-        made.append(_within(role.name, "memory", first, bounds, (value, why, left_out)))
-    return made
+        choices.append(_within(role.name, "memory", first, bounds, (value, reason, left_out)))
+    return choices
 
 
 def _within(
-    role: str, resource: str, first: str, bounds: tuple[int, int], found: tuple[int | None, str, str]
+    role: str, resource: str, first: str, bounds: tuple[int, int], measured: tuple[int | None, str, str]
 ) -> ChosenResource:
     """Return a choice within its bounds; without a measurement that of the spec, and why."""
-    value, why, left_out = found
+    value, reason, left_out = measured
     if value is None:
-        return ChosenResource(role, resource, first, f"the value to begin with, since {why}{left_out}")
+        return ChosenResource(role, resource, first, f"the value to begin with, since {reason}{left_out}")
     low, high = bounds
-    kept = min(max(value, low), high)
-    limit = "" if kept == value else f"; {'auto.' + resource}.{'min' if kept == low else 'max'} bounds it"
-    shown = show(kept) if resource == "cpu" else show_memory(kept)
-    return ChosenResource(role, resource, shown, f"{why}{limit}")
+    bounded = min(max(value, low), high)
+    limit = "" if bounded == value else f"; {'auto.' + resource}.{'min' if bounded == low else 'max'} bounds it"
+    shown = show(bounded) if resource == "cpu" else show_memory(bounded)
+    return ChosenResource(role, resource, shown, f"{reason}{limit}")
 
 
-def _short(own: Sequence[_Use]) -> str:
+def _short(earlier_uses: Sequence[_Use]) -> str:
     """Return why the history does not suffice; empty where it does."""
-    if not own:
+    if not earlier_uses:
         return "no earlier job of the name has ended here"
-    total = sum(one.use.productive_s for one in own)
+    total = sum(earlier_use.use.productive_s for earlier_use in earlier_uses)
     if total < LEAST_S:
         return f"its earlier jobs have {seconds(total)} of productive time a rank, wanted are {seconds(LEAST_S)}"
     return ""
 
 
-def _memory(role: Role, own: Sequence[_Use]) -> tuple[int | None, str]:
+def _memory(role: Role, earlier_uses: Sequence[_Use]) -> tuple[int | None, str]:
     """Return the memory that a rank needs, in grains; None: not known."""
-    known = [one for one in own if one.use.peak]
-    if why := _short(own):
-        return None, why
+    known = [earlier_use for earlier_use in earlier_uses if earlier_use.use.peak]
+    if shortage := _short(earlier_uses):
+        return None, shortage
     if not known:
         return None, "no peak of its memory was recorded"
-    if (growth := max(one.use.growth for one in known)) > GROWTH:
+    if (growth := max(earlier_use.use.growth for earlier_use in known)) > GROWTH:
         return None, f"the peak of its memory still grew by {growth:.0%} in the last quarter of a job"
-    most = max(known, key=lambda one: one.use.peak)
+    most = max(known, key=lambda earlier_use: earlier_use.use.peak)
     highest = most.use.peak
     source = f"{shown_mib(highest)}, the highest peak of {counted(len(known), 'earlier job')}, that of {most.job}"
-    if killed := sum(one.use.out_of_memory for one in own):
-        given = parse_memory(role.resources.memory) // GRAIN if role.resources.memory else 0
-        value = rounded_memory(max(highest, given) * _KILLED)
+    if killed := sum(earlier_use.use.out_of_memory for earlier_use in earlier_uses):
+        declared = parse_memory(role.resources.memory) // GRAIN if role.resources.memory else 0
+        value = rounded_memory(max(highest, declared) * _KILLED)
         return value * GRAIN, f"half above {source}; {counted(killed, 'rank')} were killed for want of it"
     return rounded_memory(highest * MARGIN) * GRAIN, f"a fifth above {source}"
 
 
-def _cpu(role: Role, own: Sequence[_Use]) -> tuple[int | None, str]:
+def _cpu(role: Role, earlier_uses: Sequence[_Use]) -> tuple[int | None, str]:
     """Return the CPUs that a rank needs, in grains; None: not known."""
     if role.reserve == "Quota":
         return None, "a role that reserves a quota starts processes of its own"
-    if why := _short(own):
-        return None, why
-    count = sum(one.use.measurements for one in own)
+    if shortage := _short(earlier_uses):
+        return None, shortage
+    count = sum(earlier_use.use.measurements for earlier_use in earlier_uses)
     if count < WINDOWS:
         return None, f"its earlier jobs have {counted(count, 'measurement')} of CPU time, wanted are {WINDOWS}"
     # A job with a few measurements alone is no measure: its highest one would count as its usual one.
-    known = [one for one in own if one.use.measurements >= WINDOWS] or [one for one in own if one.use.measurements]
-    most = max(known, key=lambda one: one.use.cpus)
+    known = [earlier_use for earlier_use in earlier_uses if earlier_use.use.measurements >= WINDOWS] or [
+        earlier_use for earlier_use in earlier_uses if earlier_use.use.measurements
+    ]
+    most = max(known, key=lambda earlier_use: earlier_use.use.cpus)
     measured = counted(most.use.measurements, "measurement")
     source = f"{most.use.cpus:.2f} CPUs, the most in 95% of {measured} of {most.job}"
     others = f", the highest of {counted(len(known), 'earlier job')}" if len(known) > 1 else ""

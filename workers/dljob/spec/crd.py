@@ -73,26 +73,29 @@ def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
     """
     node = _folded(node, defs, path)
     extras = {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
-    made = {key: node[key] for key in _KEEP if key in node}
-    if "description" in made:
+    structural_node = {key: node[key] for key in _KEEP if key in node}
+    if "description" in structural_node:
         # Line breaks of the source would break lines of `kubectl explain`, which wraps by itself.
-        made["description"] = " ".join(made["description"].split())
+        structural_node["description"] = " ".join(structural_node["description"].split())
     if "const" in node:
-        made["enum"] = [node["const"]]
-    made |= _default(node)
+        structural_node["enum"] = [node["const"]]
+    structural_node |= _default(node)
     # The API server refuses a type beside int-or-string.
     if extras.get("x-kubernetes-int-or-string"):
-        return {key: value for key, value in made.items() if key != "type"} | extras
-    made |= {key: node[key] for key in _KEEP_LISTS if node.get(key)}
+        return {key: value for key, value in structural_node.items() if key != "type"} | extras
+    structural_node |= {key: node[key] for key in _KEEP_LISTS if node.get(key)}
     kind = node.get("type")
     if kind == "object":
-        made |= _object(node, defs, path)
+        structural_node |= _object(node, defs, path)
     elif kind == "array":
         # Extras override it: lists keyed by a field merge item by item.
-        made |= {"x-kubernetes-list-type": "atomic", "items": structural(_items(node, path), defs, f"{path}[]")}
+        structural_node |= {
+            "x-kubernetes-list-type": "atomic",
+            "items": structural(_items(node, path), defs, f"{path}[]"),
+        }
     elif kind not in _SCALARS:
         raise ValueError(f"{path}: {kind or 'a value of any type'} has no structural form")
-    return made | extras
+    return structural_node | extras
 
 
 def _root() -> Schema:

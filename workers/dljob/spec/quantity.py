@@ -51,14 +51,14 @@ def parse_memory(text: str) -> int:
     if not re.fullmatch(MEMORY_PATTERN, text):
         # In Kubernetes `m` means thousandths of a byte, and is mostly a slip for Mi.
         milli = re.fullmatch(r"([0-9]+)m", text)
-        wanted = f'"{milli[1]}Mi"' if milli else '"8Gi" (or Ki, Mi, Ti, Pi, k, M, G, T, P, or plain bytes)'
-        raise ValueError(f'"{text}" is not an amount of memory: write {wanted}')
+        suggestion = f'"{milli[1]}Mi"' if milli else '"8Gi" (or Ki, Mi, Ti, Pi, k, M, G, T, P, or plain bytes)'
+        raise ValueError(f'"{text}" is not an amount of memory: write {suggestion}')
     number = text.rstrip("kMGTPKi")
     exact = Fraction(number) * _UNITS[text[len(number) :]]
-    whole = -(-exact.numerator // exact.denominator)
-    if whole >= _MAX_BYTES:
+    whole_bytes = -(-exact.numerator // exact.denominator)
+    if whole_bytes >= _MAX_BYTES:
         raise ValueError(f'"{text}" is more memory than 64 bits can hold')
-    return whole * GRAIN
+    return whole_bytes * GRAIN
 
 
 def parse_devices(text: str) -> int:
@@ -81,8 +81,8 @@ def parse_factor(text: str) -> int:
 
 def show(amount: int) -> str:
     """Format ten-thousandths for people: 4_000 is "0.4", 20_000 is "2"."""
-    whole, rest = divmod(amount, GRAIN)
-    return f"{whole}.{rest:04d}".rstrip("0") if rest else str(whole)
+    integral, rest = divmod(amount, GRAIN)
+    return f"{integral}.{rest:04d}".rstrip("0") if rest else str(integral)
 
 
 def show_memory(amount: int) -> str:

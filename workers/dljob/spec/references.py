@@ -13,7 +13,7 @@ _REFERENCE = re.compile(r"\{\{\{\{|\{\{roles\.([a-z](?:[-a-z0-9]*[a-z0-9])?)\.en
 def expanded(value: Any, lines: Mapping[str, str]) -> Any:  # noqa: ANN401 - any JSON
     """Return a value with each reference in its texts replaced; `lines`: role -> its endpoints."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: lines.get(found[1], "") if found[1] else "{{", value)
+        return _REFERENCE.sub(lambda match: lines.get(match[1], "") if match[1] else "{{", value)
     if isinstance(value, dict):
         return {key: expanded(item, lines) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):

@@ -29,16 +29,16 @@ def on_worker(placement: str, *, survives: bool, journal: str) -> bool:
     return placement == "Worker" or (placement == "Auto" and survives and not journal)
 
 
-def lease_seconds(said: int | None, *, survives: bool) -> int:
+def lease_seconds(declared: int | None, *, survives: bool) -> int:
     """Return faultTolerance.leaseSeconds, or its default in seconds where it is left out."""
-    return said or (LEASE_SECONDS_WITHOUT_HEAD if survives else LEASE_SECONDS)
+    return declared or (LEASE_SECONDS_WITHOUT_HEAD if survives else LEASE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyChoice:
     """Whether a job has a standby, and why."""
 
-    wanted: bool
+    is_wanted: bool
     reason: str
 
 
@@ -60,12 +60,12 @@ def preview_standby(mode: StandbyMode) -> str:
     return mode
 
 
-def standby_node(here: str, others: Sequence[str], *, shared: bool) -> str:
+def standby_node(master_node: str, others: Sequence[str], *, shared: bool) -> str:
     """Return the node of a standby: another one if it can read the journal there (`shared`), else that of the master.
 
     Args:
-        here: The node of the commanding PrimeMaster.
+        master_node: The node of the commanding PrimeMaster.
         others: The other nodes that may hold a PrimeMaster, best first.
         shared: Whether the journal is in Ray's store or on a volume that all these nodes mount.
     """
-    return others[0] if shared and others else here
+    return others[0] if shared and others else master_node

@@ -236,14 +236,14 @@ def _servers() -> dict[str, Schema]:
 def _resources() -> dict[str, Schema]:
     """Return the fields about resources that the spec leaves open (`resources.auto`)."""
     shape = _text("Digest of the roles, their types, entrypoints, sizes and devices; records count for equal ones.")
-    why = "The earlier job and the measurement that {} stands on, or why it is the value to begin with."
+    why_text = "The earlier job and the measurement that {} stands on, or why it is the value to begin with."
     chosen = _object(
         "The choices for one role.",
         name=_text("Name of the role."),
         cpu=_text("CPUs of a rank."),
-        cpuWhy=_text(why.format("cpu")),
+        cpuWhy=_text(why_text.format("cpu")),
         memory=_text("Memory of a rank."),
-        memoryWhy=_text(why.format("memory")),
+        memoryWhy=_text(why_text.format("memory")),
     )
     counts = {
         "productiveSeconds": _count("Productive seconds of one rank."),

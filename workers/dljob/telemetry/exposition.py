@@ -36,17 +36,17 @@ def exposition(samples: Iterable[Sample]) -> str:
     """Return samples, in any order, in Prometheus' text format."""
     # The format wants the samples of a family together, below its HELP and TYPE.
     families: dict[Metric, list[Sample]] = {}
-    for one in samples:
-        families.setdefault(one.metric, []).append(one)
+    for sample in samples:
+        families.setdefault(sample.metric, []).append(sample)
     lines: list[str] = []
     for metric, members in families.items():
         lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-        lines += [f"{metric.name}{_labels(one)} {_number(one.value)}" for one in members]
+        lines += [f"{metric.name}{_labels(sample)} {_number(sample.value)}" for sample in members]
     return "".join(line + "\n" for line in lines)
 
 
-def _labels(one: Sample) -> str:
-    pairs = zip(one.metric.labels, one.labels, strict=True)
+def _labels(sample: Sample) -> str:
+    pairs = zip(sample.metric.labels, sample.labels, strict=True)
     inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
     return f"{{{inner}}}" if inner else ""
 

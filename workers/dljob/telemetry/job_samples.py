@@ -84,5 +84,5 @@ def _units(snapshot: Mapping[str, Any]) -> dict[str, int]:
     """Return the numbers of ready and pending units: the brief snapshot counts them, the full one lists them."""
     if "placement" in snapshot:
         return {state: snapshot["placement"][state] for state in ("ready", "pending")}
-    held = sum(unit["phase"] == "Held" for unit in snapshot["units"])
-    return {"ready": held, "pending": len(snapshot["units"]) - held}
+    held_count = sum(unit["phase"] == "Held" for unit in snapshot["units"])
+    return {"ready": held_count, "pending": len(snapshot["units"]) - held_count}

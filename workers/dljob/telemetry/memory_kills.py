@@ -26,7 +26,7 @@ def summarize(text: str) -> str:
     fill = f" ({used['used']} of {used['limit']}GB used)" if used else ""
     if not killed:
         return f"{LOW}{fill}: Ray's memory monitor killed it"
-    pid = max(killed, key=lambda each: killed[each])
+    pid = max(killed, key=lambda killed_pid: killed[killed_pid])
     return f"{LOW}{fill}: Ray's memory monitor killed {len(killed)}, largest pid {pid} ({killed[pid]:g}GB)"
 
 

@@ -47,7 +47,7 @@ def describe_exit(process: str, status: int | None, error: str = "") -> str:
     number, error = status & 0x7F, f": {error}" if error else ""
     if not number:
         return f"{process} ended by itself with code {status >> 8 & 0xFF}{error}"
-    known = {each.value: each.name for each in signal.Signals}
+    known = {signal_number.value: signal_number.name for signal_number in signal.Signals}
     name = known.get(number, f"signal {number}")
     return f"{process} crashed: {name}{error}" if number in CRASHES else f"{process} was ended by {name} from outside"
 

@@ -217,8 +217,8 @@ def line_body(line: bytes, number: int | None, name: str, offset: int) -> bytes:
         which = "a line" if number is None else f"line {number}"
         raise _damaged(name, offset, f"the checksum of {which} is wrong")
     if number is not None and not body.startswith(b'{"n":%d,' % number):
-        found = json.loads(body + b"}")["n"]
-        raise _damaged(name, offset, f"line {number} is missing, line {found} follows")
+        line_number = json.loads(body + b"}")["n"]
+        raise _damaged(name, offset, f"line {number} is missing, line {line_number} follows")
     return body + b"}"
 
 
@@ -241,9 +241,9 @@ def _header(record: Record, name: str) -> Header:
     return Header(record["epoch"], known, record["v"], record["core"])
 
 
-def _damaged(name: str, offset: int, what: str) -> JournalError:
+def _damaged(name: str, offset: int, problem: str) -> JournalError:
     return JournalError(
-        f"{name}: damaged at byte {offset}: {what}",
+        f"{name}: damaged at byte {offset}: {problem}",
         offset=offset,
         hint="the job's state cannot be rebuilt from it; keep the file for a report, and start the job again",
     )

@@ -17,9 +17,9 @@ def is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def every(number: int, noun: str, *, one: str, many: str) -> str:
+def every(number: int, noun: str, *, singular: str, many: str) -> str:
     """Return the whole of a number with its verb: `the only rank is ready`, `all 2 ranks are ready`."""
-    return f"the only {noun} {one}" if number == 1 else f"all {number} {noun}s {many}"
+    return f"the only {noun} {singular}" if number == 1 else f"all {number} {noun}s {many}"
 
 
 def level_words(name: str) -> str:

@@ -217,7 +217,7 @@ def test_a_record_comes_from_the_jobs_head_with_new_events_about_the_job(kube):
     add_head(kube)
     add_event(kube, job, "Admitted", "it was admitted", "2026-01-01T00:00:01Z")
     kube.head["record"] = lambda query: {"files": {"events.jsonl": 9}, "parts": [], "asked": query["have"]}
-    feed, handle = EventFeed(own=False), KubernetesJob.named("hello")
+    feed, handle = EventFeed(has_master_notes=False), KubernetesJob.named("hello")
     found = handle.record(feed, {"events.jsonl": 4, "status.json": 0})
     assert (found.attempt, found.overview.phase, found.silent) == (2, "Running", "")
     assert found.news == {"files": {"events.jsonl": 9}, "parts": [], "asked": "events.jsonl:4,status.json:0"}
@@ -227,7 +227,7 @@ def test_a_record_comes_from_the_jobs_head_with_new_events_about_the_job(kube):
 
 def test_a_head_without_records_and_one_that_is_away_are_told_apart(kube):
     add_job(kube, phase="Pending")
-    feed, handle = EventFeed(own=False), KubernetesJob.named("hello")
+    feed, handle = EventFeed(has_master_notes=False), KubernetesJob.named("hello")
     assert handle.record(feed, {})[3:] == (None, "")
     kube.update("hello", phase="Running", submissionId="s")
     assert "has no head pod now" in handle.record(feed, {}).silent

@@ -161,7 +161,7 @@ def test_without_ranks_the_roles_are_shown():
     said = status(roles=[{"name": "w", "ready": 1, "desired": 2, "failed": 1, "restarts": 3}])
     del said["ranks"]
     shown = picture.of_job(views.overview(ENTRY, said), 0.0)
-    assert picture.whole(shown)[-1].split() == ["w", "1", "2", "1", "3"]
+    assert picture.full_table(shown)[-1].split() == ["w", "1", "2", "1", "3"]
     assert shown.marked(said["roles"][0])
 
 
@@ -196,7 +196,7 @@ def test_all_jobs_are_rows_with_their_steps():
     stands = {"step": 4, "stepTime": "1970-01-01T00:00:00Z", "secondsPerStep": 1.0}
     jobs = [summary("a", "Running", progress=stands), summary("b", "Failed", progress=stands)]
     shown = picture.of_jobs(jobs, 60.0)
-    assert picture.whole(shown) == [
+    assert picture.full_table(shown) == [
         "jobs: 1 Failed, 1 Running",
         "",
         "NAME  PHASE    READY  STEP                              RESTARTS  UID       AGE",
@@ -210,16 +210,18 @@ def test_all_jobs_are_rows_with_their_steps():
     for sort in range(len(shown.columns)):
         rows = picture.ordered(shown, sort)
         assert {row["name"] for row in rows[:2]} == {"b", "d"}, "running jobs come first, however they are sorted"
-    assert [line.split()[-1] for line in picture.whole(shown)[-2:]] == ["1h02m", "1h02m"]
-    assert picture.whole(picture.of_jobs([summary("a", "Running", namespace="team")], 0.0))[2].startswith("NAMESPACE")
-    assert picture.whole(picture.of_jobs([], 0.0))[0] == "jobs: none"
+    assert [line.split()[-1] for line in picture.full_table(shown)[-2:]] == ["1h02m", "1h02m"]
+    assert picture.full_table(picture.of_jobs([summary("a", "Running", namespace="team")], 0.0))[2].startswith(
+        "NAMESPACE"
+    )
+    assert picture.full_table(picture.of_jobs([], 0.0))[0] == "jobs: none"
 
 
 def test_no_number_is_cut_where_a_later_row_is_longer_than_the_first():
     stands = {"step": 1200, "stepTime": "1970-01-01T00:00:00Z", "secondsPerStep": 0.4}
     jobs = [summary("a", "Running"), summary("b" * 24, "Running", progress=stands, restarts=12)]
     shown = picture.of_jobs(jobs, 46.0)
-    cells = {cell for line in picture.whole(shown) for cell in re.split(r" {2,}", line)}
+    cells = {cell for line in picture.full_table(shown) for cell in re.split(r" {2,}", line)}
     for width in range(40, 121):
         lines = texts(shown, TopPosition(), width, 7)
         head, *rows = [line for line in lines if line.startswith(("NAME", "a ", "bbb"))]

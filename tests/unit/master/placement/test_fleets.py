@@ -81,7 +81,12 @@ def test_a_rank_that_goes_finishes_its_calls_before_it_is_killed():
     (note,) = world.notes(reasons.RANKS_LEAVING)
     assert note.message.startswith("e/2 of 3 ranks ends once its calls are finished, within 30 s")
     (one, other, gone) = peers(world.state, "e")
-    assert (one.ready, other.ready, gone.ready, gone.gone) == (True, True, False, "it is gone: e has 2 ranks now")
+    assert (one.ready, other.ready, gone.ready, gone.gone_reason) == (
+        True,
+        True,
+        False,
+        "it is gone: e has 2 ranks now",
+    )
     world.settle()
     assert (world.state.sizes["e"].size, world.state.sizes["e"].leaving) == (2, ())
     assert len(world.of(act.KillHost)) == killed + 1

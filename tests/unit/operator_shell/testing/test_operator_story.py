@@ -114,8 +114,8 @@ def test_a_failure_is_cut_down_and_happens_again(monkeypatch, tmp_path, capsys):
 
 def test_a_seed_is_one_story():
     story = stories.story_of(7)
-    assert stories.one(story) == stories.one(stories.load(json.loads(json.dumps(stories.dump(story)))))
-    assert stories.one(story)["trace"]
+    assert stories.run_story(story) == stories.run_story(stories.load(json.loads(json.dumps(stories.dump(story)))))
+    assert stories.run_story(story)["trace"]
 
 
 @pytest.mark.parametrize("case", sorted(CASES.glob("*.json")), ids=lambda case: case.stem)

@@ -12,4 +12,4 @@ from dljob.testing.simulate.drive import case_of
 
 @pytest.fixture
 def growing(tmp_path: Path) -> GrowingFolder:
-    return GrowingFolder(tmp_path / "job", case_of(9))
+    return GrowingFolder(tmp_path / "job", case_of(8))

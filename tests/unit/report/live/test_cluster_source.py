@@ -67,7 +67,7 @@ def page_of(folder: Path) -> dict[str, Any]:
 
 
 def shown(document: LiveDocument) -> dict[str, Any]:
-    return json.loads(json.dumps(document.whole()))
+    return json.loads(json.dumps(document.all_data()))
 
 
 def test_lanes_incidents_and_events_are_those_of_the_record(job: InCluster, made: ClusterSource) -> None:
@@ -98,7 +98,7 @@ def test_events_of_the_operator_are_merged_by_time_without_its_echoes(job: InClu
     made.look(document)
     assert [event["reason"] for event in document.events][:2] == ["Admitted", first["reason"]]
     assert len(document.events) == len(page_of(job.growing.path)["events"]) + 1
-    assert document.whole()["eventsLeftOut"] == 0
+    assert document.all_data()["eventsLeftOut"] == 0
     job.published = [{"time": first["time"] + 1e6, "reason": "Late", "target": "job", "message": "m"}]
     assert made.look(document)
     assert document.events[-1]["reason"] == "Late"

@@ -57,8 +57,8 @@ def test_the_newest_events_are_kept_and_the_others_are_counted(
     for number in (2, 3, 4):
         made.put({}, [{"seq": number}])
         versions.append(made.version)
-    assert [event["seq"] for event in made.whole()["events"]] == [2, 3, 4]
-    assert made.whole()["eventsLeftOut"] == 1
+    assert [event["seq"] for event in made.all_data()["events"]] == [2, 3, 4]
+    assert made.all_data()["eventsLeftOut"] == 1
     assert [event["seq"] for event in answer(made, versions[1])["events"]] == [3, 4]
     made.put({"ledger": 9}, [{"seq": 5}])
     assert [event["seq"] for event in answer(made, versions[1])["events"]] == [3, 4, 5]
@@ -68,11 +68,11 @@ def test_the_newest_events_are_kept_and_the_others_are_counted(
 
 
 def test_ends_of_lanes_make_the_same_page_as_the_whole(made: LiveDocument) -> None:
-    whole, known = json.loads(json.dumps(made.whole())), made.version
+    whole, known = json.loads(json.dumps(made.all_data())), made.version
     made.put({}, tails=[LaneTail("a", 0, 2, [5.0, 1]), LaneTail("b", 1, 0, [6.0, 2])])
     made.put({}, tails=[LaneTail("a", 0, 2, [4.0, 3, 7.0, 1])])
     assert "lanes" not in answer(made, known)
-    assert merged(whole, answer(made, known)) == json.loads(json.dumps(made.whole()))
+    assert merged(whole, answer(made, known)) == json.loads(json.dumps(made.all_data()))
     assert made.parts["lanes"] == {"a": [[1.0, 0, 4.0, 3, 7.0, 1]], "b": [[], [6.0, 2]]}
 
 
@@ -99,7 +99,7 @@ def test_a_reader_far_behind_gets_whole_lanes(made: LiveDocument, monkeypatch: p
 @pytest.mark.parametrize("known", ["", "x.1.1", "d.9.1", "d.1.9", "d.a.1", "d.1", "d.1.b", "d.1.1.1"])
 def test_an_unknown_version_gets_everything(made: LiveDocument, known: str) -> None:
     found = answer(made, known)
-    assert found == json.loads(json.dumps(made.whole()))
+    assert found == json.loads(json.dumps(made.all_data()))
     assert "since" not in found
 
 

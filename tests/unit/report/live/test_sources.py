@@ -35,7 +35,7 @@ def page_of(folder: Path) -> dict[str, Any]:
 
 
 def shown(document: LiveDocument) -> dict[str, Any]:
-    return json.loads(json.dumps(document.whole()))
+    return json.loads(json.dumps(document.all_data()))
 
 
 def test_a_followed_folder_shows_what_a_page_made_then_would(growing: GrowingFolder) -> None:
@@ -240,7 +240,7 @@ def test_earlier_events_of_a_job_elsewhere_are_those_of_its_last_answer(monkeypa
     source, document = AskedSource(job, lambda seen: [seen.phase]), LiveDocument("d")  # type: ignore[arg-type]
     job.events = [{"time": float(number), "reason": "A"} for number in range(6)]
     source.look(document)
-    assert (document.whole()["eventsLeftOut"], document.parts["older"]) == (4, "older")
+    assert (document.all_data()["eventsLeftOut"], document.parts["older"]) == (4, "older")
     assert [event["seq"] for event in source.older(OlderEvents(5)).events] == [3, 4]
     assert source.older(OlderEvents(5)).before == 3
     assert source.older(OlderEvents(3)).before == 1

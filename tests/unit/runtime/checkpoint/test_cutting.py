@@ -42,7 +42,7 @@ class Line:
 
 @pytest.fixture
 def line(monkeypatch):
-    monkeypatch.setattr(cut_numbers, "taken", 0)
+    monkeypatch.setattr(cut_numbers, "last_taken", 0)
     monkeypatch.setattr(cutting.data_queue, "mark", lambda number, _: "" if number < 9 else "queue q is away")
     made = Line()
     context.install(here(calls=made))
@@ -94,12 +94,12 @@ def test_ranks_of_a_world_take_the_same_save(line):
         called=lambda: 7, place=lambda: SimpleNamespace(world=2, of="t"), next_order=lambda: next(orders)
     )
     line.answers = [UnreachableError("away"), 6]
-    assert part.due(own) == 0
+    assert part.find_due_cut(own) == 0
     orders = iter((5, 5, 6, 6))
     own.next_order = lambda: next(orders)
-    assert part.due(own) == 0
+    assert part.find_due_cut(own) == 0
     assert line.asked[-1] == ("cut_at", [7, "t", 5])
-    assert part.due(own) == 7
+    assert part.find_due_cut(own) == 7
 
 
 def _servers(count: int) -> str:

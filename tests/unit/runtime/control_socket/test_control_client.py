@@ -25,7 +25,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connection(folder: Path, gone: Callable[[], str] = lambda: "") -> LocalConnection:
-    return LocalConnection("ppo", UID, folder, SocketLine(folder), gone=gone)
+    return LocalConnection("ppo", UID, folder, SocketLine(folder), why_gone=gone)
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def test_a_client_that_has_reached_the_job_waits_longer_for_a_restarting_primema
     monkeypatch.setattr(client, "REACH_S", 1000.0)
     monkeypatch.setattr(client, "AWAY_S", 0.02)
     line = Fading()
-    job = LocalConnection("ppo", UID, tmp_path, line, gone=lambda: "")
+    job = LocalConnection("ppo", UID, tmp_path, line, why_gone=lambda: "")
     assert job.pids() == {"worker/0": 4711}
     with pytest.raises(UnreachableError, match="nobody is there"):
         job.pids()

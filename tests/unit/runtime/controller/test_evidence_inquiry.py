@@ -35,7 +35,7 @@ class Asked:
 
     def __init__(self, answers=None, name="memory", reports=(), end=None, *, words=WORDS, here="n0"):
         self.name = name
-        self.here = lambda: here
+        self.own_node = lambda: here
         self.end = end
         self.words = words
         self.answers = answers or {}

@@ -78,7 +78,7 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
 
 async def test_every_status_names_attempt_and_node_of_the_master_and_the_logs_of_ranks(world, monkeypatch):
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
-    monkeypatch.setattr(world.backend, "here", lambda: "head")
+    monkeypatch.setattr(world.backend, "own_node", lambda: "head")
     shell = world.master()
     await until(running(shell))
     own = {"masterNode": "head", "attempt": 1}

@@ -327,7 +327,7 @@ async def test_the_node_of_this_process_is_not_frozen(monkeypatch):
     def on_n1(_: Nodes) -> str:
         return "n1"
 
-    monkeypatch.setattr(Nodes, "here", on_n1)
+    monkeypatch.setattr(Nodes, "own_node", on_n1)
     monkeypatch.setattr(node_watch, "SPREAD_S", 0)
     here = Listener()
     await up(here)

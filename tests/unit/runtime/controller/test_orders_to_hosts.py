@@ -77,7 +77,7 @@ async def test_a_host_that_refuses_is_lost_and_a_dead_one_is_heard_of_elsewhere(
 
 
 def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end():
-    serves = Serves((("http", "h:1"),), ready=False, why="status 503")
+    serves = Serves((("http", "h:1"),), ready=False, reason="status 503")
     assert hosts_module._event("r", Report(1, 2, 3, 4, None, serves)) == ev.RankServes(
         "r", 2, 3, (("http", "h:1"),), ready=False, why="status 503"
     )

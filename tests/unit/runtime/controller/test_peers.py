@@ -34,7 +34,7 @@ class Job:
         self.looks += 1
         own = self.ranks.get((role, rank))
         if own is None or self.verdict:
-            return Peer(role, rank, 0, "", ready=False, gone="gone")
+            return Peer(role, rank, 0, "", ready=False, gone_reason="gone")
         return Peer(role, rank, own.incarnation, "a", own.ready, "")
 
     def park(self, rank: int, after: int = 1) -> asyncio.Task[Peer]:
@@ -68,7 +68,7 @@ async def test_a_change_wakes_the_calls_that_it_concerns_alone(job):
     assert calls[7].result().incarnation == 2
     job.verdict = object()
     await job.turn()
-    assert {call.result().gone for call in calls if call is not calls[7]} == {"gone"}
+    assert {call.result().gone_reason for call in calls if call is not calls[7]} == {"gone"}
 
 
 async def test_a_rank_that_is_there_is_answered_at_once_and_each_call_by_its_own_incarnation(job):
@@ -90,7 +90,7 @@ async def test_a_call_that_nobody_awaits_any_more_is_dropped_and_one_of_a_rank_t
     del job.ranks["w", 2]
     await job.turn(1)
     assert gone.cancelled()
-    assert call.result().gone == "gone"
+    assert call.result().gone_reason == "gone"
 
 
 async def test_parked_calls_hear_that_nobody_looks_any_more(job, monkeypatch):

@@ -47,7 +47,7 @@ def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path):
     setup = Setup(info, manifest.spec, plan(manifest))
     order = prime.MasterOrder(info.uid, "/home", "", "dljob", "ray")
     stores = [prime._store(replace(order, attempt=n), setup, MemoryBackend()) for n in (1, 2)]
-    assert [store.where for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
+    assert [store.place for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
 
 
 async def test_the_handover_of_the_last_attempt_is_read_before_it_is_noted(tmp_path):
@@ -68,7 +68,7 @@ async def test_the_end_of_a_job_is_kept_for_a_launcher_on_another_node(launcher,
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
     backend = MemoryBackend()
-    backend.here = lambda: "n1"
+    backend.own_node = lambda: "n1"
     order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", launcher=launcher)
     assert (await prime._setup(order, backend)).roams is kept
 

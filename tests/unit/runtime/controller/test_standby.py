@@ -297,7 +297,7 @@ async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(world,
     async def nodes() -> tuple[NodeView, ...]:
         return (NodeView("n1", (), (), (), head=on_head), NodeView("n2", (), (), (), head=not on_head))
 
-    backend.spawn, backend.nodes, backend.here = noted, nodes, lambda: "n1"
+    backend.spawn, backend.nodes, backend.own_node = noted, nodes, lambda: "n1"
     await first.pair._create()
     (actor,) = specs
     assert (actor.node, actor.prefer, actor.resources) == ((None, None, ON_HEAD) if on_head else ("n1", None, ()))

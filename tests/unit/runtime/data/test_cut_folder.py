@@ -19,7 +19,7 @@ def made(number: int) -> Cut:
 
 def test_the_cuts_that_are_kept_are_found_and_others_are_deleted(tmp_path):
     folder = CutFolder(tmp_path / "cuts")
-    assert folder.found() == FoundCuts()
+    assert folder.find() == FoundCuts()
     for number in (1, 2, 3):
         path = folder.queue(number, "samples/../x")
         path.parent.mkdir(parents=True)
@@ -28,11 +28,11 @@ def test_the_cuts_that_are_kept_are_found_and_others_are_deleted(tmp_path):
     data = {"prompts": [10, 2, 1, [[4, 10]], [[STATELESS, 1, 1, 1, 0, 4]]]}
     folder.keep([made(2), made(3)], data)
     folder.keep([made(2), made(3)])
-    assert folder.found() == ((made(2), made(3)), (), (), (("prompts", table),))
+    assert folder.find() == ((made(2), made(3)), (), (), (("prompts", table),))
     assert sorted(path.name for path in folder.path.iterdir()) == ["cut-2", "cut-3"]
     damaged = folder.path / "cut-3" / MANIFEST
     damaged.write_bytes(damaged.read_bytes().replace(b'"at": 12.5', b'"at": 13.5'))
-    whole, ((number, why),), worlds, _ = folder.found()
+    whole, ((number, why),), worlds, _ = folder.find()
     assert (whole, number, worlds) == ((made(2),), 3, ())
     assert f"{damaged} cannot be read: " in why
 
@@ -42,7 +42,7 @@ def test_a_cut_of_a_later_dljob_is_named_and_not_deleted(tmp_path):
     folder.keep([made(1), made(2)])
     later = folder.path / "cut-1" / MANIFEST
     later.write_bytes(seal({"version": 99}))
-    assert folder.found().damaged == ((1, f"{later} cannot be read: format 99 is newer than this dljob's, 1"),)
+    assert folder.find().damaged == ((1, f"{later} cannot be read: format 99 is newer than this dljob's, 1"),)
     unreadable = folder.path / "cut-0" / MANIFEST
     unreadable.mkdir(parents=True)
     folder.keep([made(3)])
@@ -55,16 +55,16 @@ def test_without_a_readable_manifest_the_worlds_are_told_that_do_not_fit_empty_q
         (folder.path / name).mkdir(parents=True)
         (folder.path / name / MANIFEST).write_text("{}")
     (tmp_path / "t" / "step-000000000040.1-3").mkdir(parents=True)
-    assert folder.found().worlds == ()  # one world, no queues: its checkpoints are consistent
+    assert folder.find().worlds == ()  # one world, no queues: its checkpoints are consistent
     (tmp_path / "w" / "0" / "step-000000000040.1-3").mkdir(parents=True)
-    found = folder.found()
-    assert (found.whole, [number for number, _ in found.damaged], found.worlds) == ((), [1], ("t", "w/0"))
+    found = folder.find()
+    assert (found.readable, [number for number, _ in found.damaged], found.worlds) == ((), [1], ("t", "w/0"))
     (tmp_path / "w" / "0" / "step-000000000040.1-3").rmdir()
     folder.queue(1, "samples").write_bytes(b"items")
-    assert folder.found().worlds == ("t",)
+    assert folder.find().worlds == ("t",)
     (folder.path / "cut-1" / MANIFEST).unlink()
     (folder.path / "cut-1" / MANIFEST).symlink_to(tmp_path / "nowhere")
-    assert folder.found() == FoundCuts()  # deleted since it was listed
+    assert folder.find() == FoundCuts()  # deleted since it was listed
 
 
 def test_the_damaged_queue_of_a_cut_is_named(tmp_path):

@@ -276,7 +276,7 @@ def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk, me)
     mine = opened(desk, me, Memory(a=12))
     left = next(mine)
     desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, restore_count=3))
-    mine._said(1)
+    mine._ask_for_leases(1)
     assert offsets(next(mine)) == offsets(left)
     left.done()
 

@@ -23,7 +23,7 @@ from dljob.runtime.forked_workers.server import FOLDER
 WAIT_S = 30.0
 PROGRAM = """
 import json, os, sys
-def main(fd, held, began, code):
+def main(fd, held_fd, began, code):
     told = {"pid": os.getpid(), "above": os.getppid(), "x": os.environ.get("X"), "set": os.environ.get("SET_BY_IMPORT")}
     told |= {"ray": "ray" in sys.modules, "there": "large" in sys.modules, "leads": os.getsid(0) == os.getpid()}
     told |= {"cwd": os.getcwd(), "name": open("/proc/self/comm").read().strip(), "began": began.get("SET_BY_IMPORT")}

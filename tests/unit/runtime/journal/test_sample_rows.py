@@ -16,8 +16,8 @@ from dljob.runtime.journal.sample_rows import (
     Same,
     SampleRow,
     Segment,
-    each,
     encode,
+    keep_each,
     merges,
     rows,
     same_span,
@@ -34,7 +34,7 @@ def lines(*columns: dict[str, Any]) -> list[str]:
     return found
 
 
-def read(*text: str, same: Same = each) -> list[SampleRow]:
+def read(*text: str, same: Same = keep_each) -> list[SampleRow]:
     return list(rows([line.encode() for line in text], same))
 
 
@@ -117,7 +117,7 @@ def test_last_row_of_each_span_is_kept():
 
 
 def test_rows_of_a_clock_that_went_back_are_left_out():
-    assert [row.at for row in thinned(of([100, 101, 50, 101, 102]), each)] == [100, 101, 102]
+    assert [row.at for row in thinned(of([100, 101, 50, 101, 102]), keep_each)] == [100, 101, 102]
 
 
 def segment(number: int, until: float, *, seconds: float = 1, count: int = 600, size: int = 1000) -> Segment:

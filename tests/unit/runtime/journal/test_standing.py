@@ -63,7 +63,7 @@ class Made:
     looks: int = 0
     capabilities: frozenset[Capability] = ALL
 
-    def here(self) -> str:
+    def own_node(self) -> str:
         return "head"
 
     async def nodes(self) -> tuple[NodeView, ...]:

@@ -254,14 +254,14 @@ def test_an_agent_that_is_being_made_is_waited_for():
     uid, node = secrets.token_hex(8), secrets.token_hex(6)
     with closing(listens("saver", uid[:8], node)), closing(listens("agent", "x" * 16, node)):
         before = prestop.opened(node, 0.0)
-        assert prestop.alone(before) == {uid[:8]}
+        assert prestop.jobs_without_agent(before) == {uid[:8]}
         later = threading.Timer(0.2, lambda: late.append(listens("agent", uid, node)))
         late: list[socket.socket] = []
         later.start()
         found = prestop.opened(node, 60.0)
         later.join()
         assert sorted(line.kind for line in found) == ["agent", "agent", "early", "saver"]
-        assert not prestop.alone(found)
+        assert not prestop.jobs_without_agent(found)
         for one in [*before, *found, *late]:
             one.close()
 
@@ -316,7 +316,7 @@ def shell(**changes: Any) -> Any:
             verdict=changes.get("verdict"),
             departures=changes.get("departures", {}),
         ),
-        backend=SimpleNamespace(here=lambda: changes.get("here", "n0")),
+        backend=SimpleNamespace(own_node=lambda: changes.get("here", "n0")),
         offer=offer,
         executor=SimpleNamespace(last_copies=last_copies),
         nodes=SimpleNamespace(all_go=""),

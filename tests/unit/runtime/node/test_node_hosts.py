@@ -43,7 +43,7 @@ class Host:
 
     def __init__(self, where: str, actor: str, ranks: int = 1) -> None:
         self.actor = actor
-        self.counters = StepCounters.made(ranks)
+        self.counters = StepCounters.create(ranks)
         self.counters.count_heartbeat()
         self.line = AgentLine(where, "w", actor, self.counters)
         self.line.renewal()
@@ -210,7 +210,7 @@ CHILD = """
 import sys, time
 from dljob.runtime.node.host_channel import AgentLine
 from dljob.runtime.process.step_counters import StepCounters
-counters = StepCounters.made(1)
+counters = StepCounters.create(1)
 counters.slots[0].begin(0, 1)
 counters.count_heartbeat()
 line = AgentLine("\\0" + sys.argv[1], "w", "job/w/1/1", counters)

@@ -216,7 +216,7 @@ def test_queues_that_are_used_are_named_with_their_ways():
 
 
 def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed():
-    counters = StepCounters.made(2)
+    counters = StepCounters.create(2)
     slot = counters.slots[1]
     reporter = activities.Reporter(slot, 5, 2)
     activities.begin_main()
@@ -237,7 +237,7 @@ def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed()
 
 
 def test_a_process_that_no_longer_looks_is_told_to_be_silent(monkeypatch):
-    counters = StepCounters.made(1)
+    counters = StepCounters.create(1)
     slot = counters.slots[0]
     for name, value in {"_pid": os.getpid(), "_reporter": None}.items():  # no thread is started that looks
         monkeypatch.setattr(activities, name, value)
@@ -277,7 +277,7 @@ def test_an_asynchronous_call_is_told_by_what_its_task_awaits():
 
 
 def test_a_report_that_is_too_long_loses_its_youngest_activities():
-    counters = StepCounters.made(1)
+    counters = StepCounters.create(1)
     calls = [CallActivity(f"{'t' * 100}/0:p:{number}", "m" * 200, "t/0") for number in range(40)]
     activities.Reporter(counters.slots[0], 0, 1).look()
     report = counters.slots[0].activities()

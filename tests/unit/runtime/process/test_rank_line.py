@@ -49,7 +49,7 @@ class Line(CallTransport):
     """A host's socket; what the rank sent is in queues, what it is answered is up to the test."""
 
     def __init__(self) -> None:
-        self.counters = StepCounters.made(2)
+        self.counters = StepCounters.create(2)
         self.sent: queue.Queue[tuple[RankCall, Future[Reply]]] = queue.Queue()
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}

@@ -18,7 +18,7 @@ from dljob.runtime.process.step_counters import ROOM, Renewal, StepCounters, now
 
 @pytest.fixture
 def made() -> Iterator[StepCounters]:
-    counters = StepCounters.made(2)
+    counters = StepCounters.create(2)
     yield counters
     counters.close()
 
@@ -129,7 +129,7 @@ def test_more_metrics_than_there_is_room_for_are_cut_and_said_once(made, capsys)
 
 
 def test_a_value_that_does_not_fit_is_refused():
-    counters = StepCounters.made(1)
+    counters = StepCounters.create(1)
     with pytest.raises(ValueError, match="does not fit"):
         counters._heartbeat.write(b"x" * 64)
     counters.close()
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_segment_is_refused():
 
 def test_a_closed_segment_leaves_no_descriptor():
     before = descriptors()
-    StepCounters.made(1).close()
+    StepCounters.create(1).close()
     assert not descriptors() - before, "what earlier tests have left may be closed meanwhile"
 
 

@@ -39,7 +39,7 @@ class FakeRay:
 
 
 class Sending:
-    left: float | None = None
+    seconds_left: float | None = None
 
 
 class Scene:
@@ -124,7 +124,7 @@ def test_an_answer_that_is_not_plain_is_given_to_the_loop_once(scene, how):
     elif how == "died":
         call.ref.set_exception(ActorDiedError())
     elif how == "late":
-        scene.sending.left = 0.0
+        scene.sending.seconds_left = 0.0
     else:
         call.add_done_callback(heard.append)
     threading.Timer(0.05, lambda: [given.set_result(Reply(payload=b"2")) for given in scene.given]).start()

@@ -17,7 +17,7 @@ ANSWER = Reply(payload=b"1")
 
 
 class Sending:
-    left: float | None = None
+    seconds_left: float | None = None
 
 
 class Scene:
@@ -75,7 +75,7 @@ async def test_loss_is_the_loops(scene):
 async def test_call_that_is_handed_over_is_completed_by_the_loop_with_the_answer(scene, how):
     call, heard = scene.call(), []
     if how == "deadline":
-        scene.sending.left = 0.0
+        scene.sending.seconds_left = 0.0
         with pytest.raises(TimeoutError):
             call.result(0.01)
     elif how == "callback":
@@ -126,7 +126,7 @@ def test_waiting_for_several_ends_with_its_time_and_late_ones_are_the_loops(scen
     with pytest.raises(TimeoutError):
         LineCall.fetch_together(calls, lambda: max(0.0, end - time.monotonic()), lambda: None)
     assert scene.given == []
-    scene.sending.left = 0.0
+    scene.sending.seconds_left = 0.0
     threading.Timer(0.1, lambda: [call.set_result(ANSWER) for call in scene.given]).start()
     LineCall.fetch_together(calls, lambda: None, lambda: None)
     assert scene.given == calls

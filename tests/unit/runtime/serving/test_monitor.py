@@ -26,11 +26,11 @@ class Said:
     def __init__(self) -> None:
         self.queue: SimpleQueue[tuple[ProbedRank, bool | None, str]] = SimpleQueue()
 
-    def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
-        self.queue.put((who, ready, why))
+    def serves(self, who: ProbedRank, *, ready: bool, reason: str) -> None:
+        self.queue.put((who, ready, reason))
 
-    def dead(self, who: ProbedRank, why: str) -> None:
-        self.queue.put((who, None, why))
+    def dead(self, who: ProbedRank, reason: str) -> None:
+        self.queue.put((who, None, reason))
 
     def next(self) -> tuple[ProbedRank, bool | None, str]:
         return self.queue.get(timeout=SOON_S)
@@ -155,8 +155,8 @@ def test_an_error_of_probing_is_logged_and_the_next_process_is_probed(server, mo
     class Broken(Said):
         """Cannot take the first news."""
 
-        def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
-            super().serves(who, ready=ready, why=why)
+        def serves(self, who: ProbedRank, *, ready: bool, reason: str) -> None:
+            super().serves(who, ready=ready, reason=reason)
             if who == FIRST:
                 raise KeyError("planted")
 

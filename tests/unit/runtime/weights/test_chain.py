@@ -28,8 +28,8 @@ from dljob.runtime.weights.chain import (
     chain,
     cut,
     places,
+    reader_nodes,
     seconds_for,
-    wanted,
 )
 from dljob.runtime.weights.chain_line import accepted, connected, listening
 from dljob.runtime.weights.chain_transfer import Filled, Transfer, mapped, send_buffers
@@ -55,7 +55,7 @@ def test_buffers_have_aligned_places_that_do_not_overlap(sizes):
 
 def test_nodes_whose_readers_asked_lately_are_wanted_in_the_order_of_their_coming():
     seen = {"b": 100.0, "p": 100.0, "a": 100.0 - PRESENT_S, "old": 99.0 - PRESENT_S, "apart": 100.0, "back": 100.0}
-    assert wanted("p", seen, {"apart": 101.0, "back": 99.0}, 100.0) == ["b", "a", "back"]
+    assert reader_nodes("p", seen, {"apart": 101.0, "back": 99.0}, 100.0) == ["b", "a", "back"]
 
 
 def test_chain_begins_at_the_publisher_and_has_those_last_that_broke_one():

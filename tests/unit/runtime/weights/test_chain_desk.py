@@ -17,7 +17,7 @@ from dljob.runtime.weights import chain_desk, chain_reader, relay
 from dljob.runtime.weights.buckets import checksum
 from dljob.runtime.weights.chain import Hop
 from dljob.runtime.weights.chain_desk import ChainDesk
-from dljob.runtime.weights.chain_reader import taken
+from dljob.runtime.weights.chain_reader import read_chain
 from dljob.runtime.weights.model import Version
 from dljob.runtime.weights.relay import WeightRelay
 
@@ -155,7 +155,7 @@ async def received(desk: ChainDesk, one: Version, node: str, *, verify: bool = T
         return wait(SimpleNamespace(future=lambda: answer), until)  # type: ignore[arg-type]
 
     there = SimpleNamespace(filled=SimpleNamespace(remote=filled))
-    found = await asyncio.to_thread(lambda: taken(there, one, waited, "p.receive", verify=verify))
+    found = await asyncio.to_thread(lambda: read_chain(there, one, waited, "p.receive", verify=verify))
     return found and [[bytes(view) for view in bucket] for bucket in found]
 
 

@@ -66,7 +66,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def carrier(store: Store, *, verify: bool = True) -> RayCarrier:
-    keeper: Any = SimpleNamespace(who="me", name="WeightChannel('p')", address=":weights:p")
+    keeper: Any = SimpleNamespace(caller="me", name="WeightChannel('p')", address=":weights:p")
     return RayCarrier(keeper, store.get_actor, verify=verify)
 
 

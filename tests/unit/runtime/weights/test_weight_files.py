@@ -30,7 +30,7 @@ STATE = {
 
 def published(state: Any) -> dict[str, NamedTensor]:
     index, buckets = flat(state, "test")
-    return named(index, buckets.whole())
+    return named(index, buckets.views_of_all())
 
 
 def test_the_end_of_a_load_leaves_the_files_of_the_next_incarnations_load(tmp_path):

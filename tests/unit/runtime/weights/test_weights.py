@@ -580,7 +580,7 @@ def test_a_state_on_a_gpu_passes_through_one_bucket_of_memory(monkeypatch):
     taken = [[bytes(view) for view in bucket] for bucket in made]
     assert len(made) == len(taken) == 3
     assert len(synchronized) == 3, "each bucket is whole before it is sent"
-    assert [[bytes(view) for view in bucket] for bucket in made.whole()] == taken
+    assert [[bytes(view) for view in bucket] for bucket in made.views_of_all()] == taken
     found = load_state(index, [[memoryview(part) for part in bucket] for bucket in taken])
     assert found["lr"] == 0.1
     assert all(torch.equal(found[name], value) for name, value in state.items() if name != "lr")

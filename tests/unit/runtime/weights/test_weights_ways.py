@@ -123,7 +123,7 @@ class Line:
     """In the place of `StorageClient`: to a keeper in a loop of its own."""
 
     name = "WeightChannel('policy')"
-    who = QueueCaller("trainer/0", 1, "line")
+    caller = QueueCaller("trainer/0", 1, "line")
 
     def __init__(self, held: WeightsKeeper, loop: asyncio.AbstractEventLoop) -> None:
         self.held, self.loop = held, loop

@@ -34,7 +34,7 @@ class Drained:
             ended=threading.Event(),
             stopped=Future(),
             forking=threading.Lock(),
-            why="",
+            stop_reason="",
             pid=77,
         )
         self.host: Any = ForkHost.__new__(ForkHost)

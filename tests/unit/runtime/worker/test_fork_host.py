@@ -106,7 +106,7 @@ def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_ra
     host._on_event({"event": "failing", "rank": 1, "incarnation": 3, "pid": 7, "words": words})
     ((incarnation, failure),) = host.failing_ranks().values()
     assert (incarnation, failure.reason, failure.error_type) == (3, Reason.USER_ERROR, "AssertionError")
-    rank.why = "restart"
+    rank.stop_reason = "restart"
     assert host._outcome(rank, {"status": 15, "words": words}) == failure
     rank.ended.set()
     assert host.failing_ranks() == {}
@@ -141,7 +141,7 @@ def test_processes_that_were_killed_after_a_good_end_are_in_the_log_and_the_outc
 
 def test_an_error_after_the_order_to_end_is_none_of_its_own():
     host = bare()
-    rank = _Rank(START, "", 0, {}, dict, 0, SimpleNamespace(), {}, pid=7, why="restart")  # type: ignore[arg-type]
+    rank = _Rank(START, "", 0, {}, dict, 0, SimpleNamespace(), {}, pid=7, stop_reason="restart")  # type: ignore[arg-type]
     host._ranks = {1: rank}
     host._on_event({"event": "failing", "rank": 1, "incarnation": 3, "pid": 7, "words": {"ok": False}})
     assert rank.failing is None
@@ -155,7 +155,7 @@ def driver(monkeypatch: Any, told: Any) -> Any:
     host.evidence = SimpleNamespace(clues=lambda _pid, killed, children: ())
     monkeypatch.setattr("dljob.runtime.worker.fork_host._tail", lambda _rank: "ActorDiedError")
     monkeypatch.setattr("dljob.runtime.worker.fork_host.ray_drivers.first_lost", told)
-    rank = SimpleNamespace(start=START, pid=7, why="", failed=None, failing=None)
+    rank = SimpleNamespace(start=START, pid=7, stop_reason="", failed=None, failing=None)
     return lambda: host._outcome(rank, {"status": 1 << 8, "words": {}})
 
 

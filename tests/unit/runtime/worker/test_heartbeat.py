@@ -28,7 +28,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.counters = StepCounters.made(1)
+        self.counters = StepCounters.create(1)
         self.reports = Reports()
         self.sent: list[Heartbeat] = []
         self.steps: dict[int, Any] = {}

@@ -21,11 +21,11 @@ from dljob.runtime.weights.buckets import flat
 from dljob.runtime.weights.files import digest, named
 from dljob.runtime.weights.model import Version
 from dljob.runtime.worker import weights as module
-from dljob.runtime.worker.weights import HostWeights, LoadError, differ, newest_of, told
+from dljob.runtime.worker.weights import HostWeights, LoadError, differ, newest_of, parse_sums
 
 STATE = {"w": np.arange(4.0)}
 INDEX, BUCKETS = flat(STATE, "test")
-SUM = digest(named(INDEX, BUCKETS.whole()))
+SUM = digest(named(INDEX, BUCKETS.views_of_all()))
 START = RankStart(2, 1, 0, 1, 0)
 ORDER = LoadOrder(1, 2, 1, 7, 70.0)
 COMMAND = ProbePlan("exec", command=("sh", "-c", 'printf "%s" "$DLJOB_WEIGHTS" > order; test ! -e bad'), timeout_s=20)
@@ -38,7 +38,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.version: Version | None = Version("n", 7, INDEX, taken_at=70.0)
-        self.buckets: Any = BUCKETS.whole()
+        self.buckets: Any = BUCKETS.views_of_all()
         self.tells: list[Any] = []
         self.empty = threading.Event()
 
@@ -117,9 +117,9 @@ def test_a_rank_is_told_version_and_files_and_what_it_holds_is_compared(tmp_path
     wrong = scene.result(replace(ORDER, at=71.0))
     assert wrong == LoadResult(7, 71.0, f"channel policy: it holds '0000', {SUM} was published")
     (tmp_path / "sum").unlink()
-    assert scene.result(replace(ORDER, at=72.0)).why.startswith("not verified: command sh -c")
+    assert scene.result(replace(ORDER, at=72.0)).problem.startswith("not verified: command sh -c")
     (tmp_path / "bad").touch()
-    assert "exit code 1" in scene.result(replace(ORDER, incarnation=2)).why
+    assert "exit code 1" in scene.result(replace(ORDER, incarnation=2)).problem
 
 
 def test_a_method_gets_states_and_returns_the_checksum(tmp_path):
@@ -132,13 +132,13 @@ def test_a_method_gets_states_and_returns_the_checksum(tmp_path):
     assert scene.result() == LoadResult(7, 70.0)
     assert (got[0][0], got[0][1]["b"]["w"].tolist()) == (7, [0.0, 1.0, 2.0, 3.0])
     scene.ranks.methods["sum"] = lambda: {"a": SUM}
-    assert scene.result(replace(ORDER, at=71.0)).why.startswith("channel b: it holds ")
+    assert scene.result(replace(ORDER, at=71.0)).problem.startswith("channel b: it holds ")
     scene.ranks.methods["load"] = lambda *_: 1 / 0
-    assert scene.result(replace(ORDER, at=72.0)).why == "load raised ZeroDivisionError: division by zero"
+    assert scene.result(replace(ORDER, at=72.0)).problem == "load raised ZeroDivisionError: division by zero"
     plain = Scene(tmp_path, METHOD)
     plain.ranks.methods = {"load": lambda *_: None}
     plain.channel.version = replace(plain.channel.version, index=flat({"step": 7}, "t")[0])
-    assert plain.result().why.startswith("channel policy: step is int, which no file of weights holds")
+    assert plain.result().problem.startswith("channel policy: step is int, which no file of weights holds")
 
 
 def test_a_rank_is_behind_what_its_caller_has_published_until_it_has_loaded_that(tmp_path, monkeypatch):
@@ -181,7 +181,7 @@ def test_what_does_not_arrive_leaves_the_rank_untouched(tmp_path, version, bucke
     scene = Scene(tmp_path)
     scene.channel.version, scene.channel.buckets = version, buckets
     result = scene.result()
-    assert result.why.startswith(said)
+    assert result.problem.startswith(said)
     assert result.untouched
 
 
@@ -195,8 +195,8 @@ def test_a_method_that_does_not_return_in_time_is_a_failed_load(tmp_path):
         assert goes_on.wait(60)
 
     scene.ranks.methods = {"load": slow}
-    assert scene.result().why == "load did not return within 0 s"
-    assert scene.result(replace(ORDER, at=71.0)).why == "load of an earlier version has not returned yet"
+    assert scene.result().problem == "load did not return within 0 s"
+    assert scene.result(replace(ORDER, at=71.0)).problem == "load of an earlier version has not returned yet"
     goes_on.set()
     assert scene.host._method is not None
     scene.host._method[2].result(60)
@@ -221,7 +221,7 @@ def test_an_error_of_the_host_is_told_and_a_load_runs_once(tmp_path, monkeypatch
     assert scene.result(replace(ORDER, incarnation=2)) == LoadResult(7, 70.0), "the next process does not wait"
     goes_on.set()
     monkeypatch.setattr(module, "load_state", lambda *_: {}["planted"])
-    assert scene.result(replace(ORDER, at=71.0)).why == "KeyError: 'planted'"
+    assert scene.result(replace(ORDER, at=71.0)).problem == "KeyError: 'planted'"
     assert [who for *who, _ in scene.ranks.said] == [[2, 2], [2, 1]], "the first is of a process that is gone"
 
 
@@ -257,9 +257,9 @@ def test_a_version_counts_once_all_channels_have_it():
 
 
 def test_a_checksum_is_read_from_json_or_text():
-    assert told(Answer(ok=True, words="", body=b'{"a": "x"}')) == {"a": "x"}
-    assert told(Answer(ok=True, words="", body=b"loading\nx\n")) == "x"
-    assert told(Answer(ok=True, words="")) == ""
+    assert parse_sums(Answer(ok=True, words="", body=b'{"a": "x"}')) == {"a": "x"}
+    assert parse_sums(Answer(ok=True, words="", body=b"loading\nx\n")) == "x"
+    assert parse_sums(Answer(ok=True, words="")) == ""
     differ("x", {"a": "x"})
     differ({"a": "x", "b": "y"}, {"a": "x", "b": "y"})
     for said in ("x", 7, {"a": "x"}):

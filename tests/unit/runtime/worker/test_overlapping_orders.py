@@ -43,7 +43,7 @@ class Scene:
         host.spec, host.reports = HostSpec(job, role_plan("w", ("script", "train.py")), 1), Reports()
         monkeypatch.setattr("dljob.runtime.worker.fork_host.HostSocket", lambda *_: host._socket)
         host._prepare(host.spec, lambda: "127.0.0.1")
-        host.counters = StepCounters.made(1)
+        host.counters = StepCounters.create(1)
         host.logs = SimpleNamespace(begin=lambda *_: None)
         host._helper = SimpleNamespace(up=threading.Event(), order=self.order, import_count=0)
         host._helper.up.set()

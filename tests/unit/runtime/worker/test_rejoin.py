@@ -51,7 +51,7 @@ def again(life: Life, kept: Any, **changes: Any) -> Lifecycle:
     """The next life in this process."""
     sys.modules["users_module"] = SimpleNamespace(target=type(kept))  # type: ignore[assignment]
     said = context(restart_reason="Unknown", incarnation=2)
-    return Lifecycle(said, life.lifecycle._role, "", ready=lambda _: None, kept=kept, **changes)
+    return Lifecycle(said, life.lifecycle._role, "", ready=lambda _: None, kept_object=kept, **changes)
 
 
 def test_a_kept_object_runs_again_without_being_made_or_set_up():
@@ -171,7 +171,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
         ended=lambda _: None,
     )
     made.evidence = SimpleNamespace(clues=lambda *_, **__: ())
-    made.counters = StepCounters.made(1)
+    made.counters = StepCounters.create(1)
     made._lock, made._done, made._recall = threading.Lock(), threading.Event(), ThreadInterrupt()
     made._start = made._order = made._lifecycle = None
     made._left = made._report = 0
@@ -247,7 +247,7 @@ def test_a_rank_that_leaves_for_good_is_shut_down_and_what_it_made_is_not_used_a
     assert reports(host) == [(1, True)]
     assert shut == [1] * parts
     assert reason == ["leaves for good: Unknown" if parts else "restart in process: Unknown"]
-    assert (host._kept() is None) is parts
+    assert (host._kept_object() is None) is parts
 
 
 @pytest.mark.parametrize("watches", [False, True])

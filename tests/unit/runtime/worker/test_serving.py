@@ -129,7 +129,7 @@ def test_a_rank_is_reported_as_ready_once_and_as_serving_at_each_change():
     ranks, who = Ranks(), ProbedRank(2, 1)
     own = serving(ranks, readiness=NEVER)
     for ready in (True, False, True):
-        own.serves(who, ready=ready, why="said")
+        own.serves(who, ready=ready, reason="said")
     assert [news if news == "ready" else news.ready for *_, news in ranks.said] == [True, "ready", False, True]
 
 

@@ -71,11 +71,11 @@ def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(m
 
     host._lifecycle = cast("Any", parted)
     host._report_left(cast("Any", SimpleNamespace(incarnation=2)))
-    assert (parted.shut, host._kept()) == (1, None), "its role had it no more"
+    assert (parted.shut, host._kept_object()) == (1, None), "its role had it no more"
 
     host._lifecycle = cast("Any", back)
     host._report_left(cast("Any", SimpleNamespace(incarnation=3)))
-    assert (back.shut, host._kept()) == (0, "the user's object")
+    assert (back.shut, host._kept_object()) == (0, "the user's object")
     assert ends == [2, 3]
 
 

@@ -21,7 +21,7 @@ REAL_PRESSURE, REAL_MACHINE = usage.pressure_of, usage.machine
 
 @pytest.fixture
 def counters() -> Iterator[StepCounters]:
-    made = StepCounters.made(2)
+    made = StepCounters.create(2)
     yield made
     made.close()
 

@@ -53,8 +53,8 @@ class PodJob:
             except UnreachableError as error:
                 if time.monotonic() > end:
                     place = jobs.place_of(self.body)
-                    said = f"job {place} has not answered for {self._patience:g} s, faults were injected no further"
-                    raise UnreachableError(f"{said}: {error.message}", hint=error.hint) from error
+                    message = f"job {place} has not answered for {self._patience:g} s, faults were injected no further"
+                    raise UnreachableError(f"{message}: {error.message}", hint=error.hint) from error
                 time.sleep(LOOK_S)
                 self._look_again()
             else:
@@ -108,17 +108,17 @@ def _named(meta: Mapping[str, Any]) -> Json:
 
 async def lacking(kube: Kube, rights: Iterable[Right], namespace: str) -> list[Right]:
     """Return the rights that the user does not have, by the API server's own answer."""
-    found: list[Right] = []
+    missing_rights: list[Right] = []
     for right in rights:
         plural, _, sub = right.resource.partition("/")
         asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": sub}
-        where = {} if right.everywhere else {"namespace": namespace}
+        scope = {} if right.everywhere else {"namespace": namespace}
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-        body = {**review, "spec": {"resourceAttributes": {**asked, **where}}}
+        body = {**review, "spec": {"resourceAttributes": {**asked, **scope}}}
         answer = await kube.call("POST", REVIEWS, body)
         if not answer.get("status", {}).get("allowed"):
-            found.append(right)
-    return found
+            missing_rights.append(right)
+    return missing_rights
 
 
 def require(cluster: ClusterThread, faults: Sequence[FileFault], job: JobPlan, namespace: str) -> None:
@@ -134,7 +134,7 @@ def require(cluster: ClusterThread, faults: Sequence[FileFault], job: JobPlan, n
     missing = cluster.ask(lambda kube: lacking(kube, needs, namespace))
     if missing:
         rows = "; ".join(
-            f"{right.said} {'in the cluster' if right.everywhere else f'in namespace {namespace}'}"
+            f"{right.describe} {'in the cluster' if right.everywhere else f'in namespace {namespace}'}"
             f" (for {describe(needs[right])})"
             for right in missing
         )
@@ -163,8 +163,8 @@ class ClusterFaults:
         self._plan = plan_of(body)
         self._job = PodJob(cluster, body)
         self._job.status()
-        where = body["metadata"]["namespace"]
-        self.means = PodMeans(cluster, lambda: self._job.gateway, where, self._plan)
+        job_namespace = body["metadata"]["namespace"]
+        self.means = PodMeans(cluster, lambda: self._job.gateway, job_namespace, self._plan)
         nodes = tuple(cluster.ask(lambda _: self._job.gateway.pods()))
         self.faults = load_faults(file, self._plan, nodes)
         for fault in self.faults:
@@ -173,7 +173,7 @@ class ClusterFaults:
                     f"{describe(fault)}: the keeper of a queue cannot be reached in a pod",
                     hint="dljob run --faults and dljob sim do it; on Kubernetes leave it out",
                 )
-        require(cluster, self.faults, self._plan, where)
+        require(cluster, self.faults, self._plan, job_namespace)
 
     def inflict(self, say: Callable[[str], None]) -> Json:
         """Inject all faults, and watch until the job is as before, or over; return the report.
@@ -183,11 +183,11 @@ class ClusterFaults:
         """
         job = self._job
         skew = self._skew()
-        told: list[str] = []
+        shown_notes: list[str] = []
 
         def remarks() -> None:
-            for note in self.means.notes[len(told) :]:
-                told.append(note)
+            for note in self.means.notes[len(shown_notes) :]:
+                shown_notes.append(note)
                 say(note)
 
         injector = FaultInjector(

@@ -53,7 +53,7 @@ class Right:
     """Whether it is needed beyond the job's namespace."""
 
     @property
-    def said(self) -> str:
+    def describe(self) -> str:
         """The right as text."""
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
 
@@ -142,8 +142,8 @@ class PodMeans:
         try:
             self._cluster.ask(lambda kube: self._strike(kube, fault, target, victims, status))
         except DLJobError as error:
-            said = f"{fault.fault} {fault.target} was not done: {error.message}"
-            raise UnreachableError(said, hint=error.hint) from error
+            message = f"{fault.fault} {fault.target} was not done: {error.message}"
+            raise UnreachableError(message, hint=error.hint) from error
 
     async def _strike(
         self,
@@ -186,10 +186,12 @@ class PodMeans:
         by_pod: dict[str, list[int]] = defaultdict(list)
         for name, pid in victims.items():
             by_pod[self._pods[at[name]]].append(pid)
-        said = {pod: order(kind, pids=pids, seconds=fault.seconds, factor=fault.factor) for pod, pids in by_pod.items()}
+        order_by_pod = {
+            pod: order(kind, pids=pids, seconds=fault.seconds, factor=fault.factor) for pod, pids in by_pod.items()
+        }
         async with asyncio.TaskGroup() as group:
-            for pod, what in said.items():
-                group.create_task(self._signal(kube, pod, WORKER_CONTAINER, what))
+            for pod, signal_order in order_by_pod.items():
+                group.create_task(self._signal(kube, pod, WORKER_CONTAINER, signal_order))
 
     async def _strike_pod(self, kube: Kube, fault: FileFault, target: Target, pod: str) -> None:
         from dljob.kube.api import PODS
@@ -209,17 +211,17 @@ class PodMeans:
         else:
             raise unknown(fault)
 
-    async def _signal(self, kube: Kube, pod: str, container: str, what: Json) -> Json:
+    async def _signal(self, kube: Kube, pod: str, container: str, signal_order: Json) -> Json:
         """Have signals sent in a container; the connection of those that last is kept until `close`."""
         from dljob.kube.exec import PodCommand
 
-        command = ["python", "-c", getsource(in_pod), json.dumps(what)]
+        command = ["python", "-c", getsource(in_pod), json.dumps(signal_order)]
         running = await PodCommand.start(kube, pod, container, command, self._namespace)
         answer = await running.first()
         if answer["wrong"]:
             await running.end()
             raise UnreachableError(f"in pod {pod} {answer['wrong']}, and which of them is meant is not known")
-        if what["do"] == "kill" or what["seconds"] is None:
+        if signal_order["do"] == "kill" or signal_order["seconds"] is None:
             await running.end()
         else:
             self._held.append(running)
@@ -231,14 +233,14 @@ class PodMeans:
 
         body = await kube.get(PODS, pod, self._namespace)
         name = f"dljob-cut-{time.time_ns() % 10**9}"
-        made = ephemeral(body, name, seconds)
-        await kube.patch(PODS, pod, self._namespace, made, kind="strategic", sub="ephemeralcontainers")
+        patch = ephemeral(body, name, seconds)
+        await kube.patch(PODS, pod, self._namespace, patch, kind="strategic", sub="ephemeralcontainers")
         self._cuts.append((pod, name))
         state = ""
         async with asyncio.timeout(UP_S):
             stream = kube.watch(PODS, self._namespace, fields=f"metadata.name={pod}")
-            async with aclosing(stream) as seen:
-                async for _, now in seen:
+            async with aclosing(stream) as changes:
+                async for _, now in changes:
                     if state := _state_of(now, name):
                         break
         if state != "running":
@@ -259,11 +261,11 @@ class PodMeans:
     async def _end_operator(self, kube: Kube) -> None:
         from dljob.kube.api import PODS
 
-        found = await kube.list(PODS, None, labels=OPERATOR_LABELS)
-        if not found:
+        pods = await kube.list(PODS, None, labels=OPERATOR_LABELS)
+        if not pods:
             raise UnreachableError(f"no pod of the operator is seen (labels {OPERATOR_LABELS})")
-        for one in found:
-            meta = one["metadata"]
+        for pod in pods:
+            meta = pod["metadata"]
             await kube.delete(PODS, meta["name"], meta["namespace"], grace=0)
 
     # -- the end
@@ -276,8 +278,8 @@ class PodMeans:
         from dljob.kube.api import NODES
         from dljob.kube.exec import PodCommand
 
-        held, self._held = self._held, []
-        await asyncio.gather(*(one.end() for one in held), return_exceptions=True)
+        running_commands, self._held = self._held, []
+        await asyncio.gather(*(command.end() for command in running_commands), return_exceptions=True)
         for pod, name in self._cuts:
             command = ["python", "-c", getsource(in_pod), json.dumps({"do": "end"})]
             # Over already, or its pod is gone: it ends by itself.
@@ -317,14 +319,14 @@ def ephemeral(pod: Mapping[str, Any], name: str, seconds: int) -> Json:
     # NET_ADMIN counts for root alone; whatever else root may do is dropped.
     rights = {"runAsUser": 0, "runAsNonRoot": False, "allowPrivilegeEscalation": False,
               "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]}}  # fmt: skip
-    made = {
+    container = {
         "name": name,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", getsource(in_pod), json.dumps({"do": "cut", "seconds": seconds})],
         "securityContext": rights,
     }
-    return {"spec": {"ephemeralContainers": [made]}}
+    return {"spec": {"ephemeralContainers": [container]}}
 
 
 def _state_of(pod: Mapping[str, Any], name: str) -> str:

@@ -42,9 +42,9 @@ class NotYetError(SilentError):
 class AwayError(SilentError):
     """The gateway answers, but its source (PrimeMaster, a node) does not; `said` is the gateway's message."""
 
-    def __init__(self, message: str, said: str) -> None:
+    def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
-        self.said = said
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class JobGateway:
 
     async def result(self) -> str | None:
         """Return the value that rank 0 of the first driver role returned, as JSON; None while there is none."""
-        found: str | None = (await self._await_answer(self.gateway.status(self.job))).get("result")
-        return found
+        result: str | None = (await self._await_answer(self.gateway.status(self.job))).get("result")
+        return result
 
     async def tail(self, role: str, rank: int, limit: int) -> Piece:
         """Return the end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is no log."""
@@ -198,8 +198,8 @@ async def _token(kube: Kube, secret: str, namespace: str) -> str:
     from dljob.kube.api import SECRETS, ApiError, NotThereError
 
     try:
-        found = await kube.get(SECRETS, secret, namespace)
-        return base64.b64decode(found["data"][TOKEN_KEY]).decode().strip()
+        secret_body = await kube.get(SECRETS, secret, namespace)
+        return base64.b64decode(secret_body["data"][TOKEN_KEY]).decode().strip()
     except NotThereError as error:
         raise SilentError(f"the Secret {secret} with the token of the RayCluster is gone") from error
     except ApiError as error:
@@ -210,6 +210,6 @@ async def _token(kube: Kube, secret: str, namespace: str) -> str:
         raise SilentError(f"the Secret {secret} holds no token under {TOKEN_KEY}") from error
 
 
-def _forbidden(message: str, what: str) -> UnreachableError:
-    hint = f"logs and the job's own events of a running job need the right to get {what}; see dljob doctor"
+def _forbidden(message: str, resource: str) -> UnreachableError:
+    hint = f"logs and the job's own events of a running job need the right to get {resource}; see dljob doctor"
     return UnreachableError(message, hint=hint)

@@ -71,9 +71,9 @@ class KubernetesJob(ShownJob):
             namespace: by default the kubeconfig's current one.
             context: of the kubeconfig; by default the current one.
         """
-        made = cls({}, context)
-        made._which, made._where = which, namespace or ""
-        return made
+        job = cls({}, context)
+        job._which, job._where = which, namespace or ""
+        return job
 
     def __enter__(self) -> Self:
         """Use one connection for all calls in the block."""
@@ -154,10 +154,10 @@ class KubernetesJob(ShownJob):
                         show(cast("JobEvent", note))
                 return
             feed = timeline.EventFeed()
-            found = await feed.new_entries(kube, job)
-            for note in timeline.last(found, tail):
+            entries = await feed.new_entries(kube, job)
+            for note in timeline.last(entries, tail):
                 show(cast("JobEvent", note))
-            if not found:
+            if not entries:
                 self._remark(f"no events; {KEPT}")
             # PrimeMaster of an ended job is gone, so its silence says nothing.
             if feed.silent and not jobs.ended(job):
@@ -173,11 +173,11 @@ class KubernetesJob(ShownJob):
         """Return the job in detail, with each rank while PrimeMaster answers."""
 
         async def look(kube: Kube, job: Json) -> Overview:
-            seen = views.overview(job)
+            overview = views.overview(job)
             with suppress(UnreachableError):  # the DLJob's own status has the counts of its roles
-                told = await (await gateway.reach(kube, job)).status(ranks=True)
-                return replace(seen, status={**told, "phase": seen.phase})
-            return seen
+                status = await (await gateway.reach(kube, job)).status(ranks=True)
+                return replace(overview, status={**status, "phase": overview.phase})
+            return overview
 
         return self._about(look)
 
@@ -185,11 +185,11 @@ class KubernetesJob(ShownJob):
         """Return the job in detail, with the evidence of its failures where PrimeMaster or what it left tells it."""
 
         async def look(kube: Kube, job: Json) -> Overview:
-            seen = views.overview(job)
-            faults = jobs.entries(seen.status, "recentFaults")
-            told = await last_status.find_if_any(kube, job) if faults else {}
-            whole = views.with_evidence(faults, jobs.entries(told, "recentFaults"))
-            return replace(seen, status={**seen.status, "recentFaults": whole})
+            overview = views.overview(job)
+            faults = jobs.entries(overview.status, "recentFaults")
+            last_known = await last_status.find_if_any(kube, job) if faults else {}
+            faults_with_evidence = views.with_evidence(faults, jobs.entries(last_known, "recentFaults"))
+            return replace(overview, status={**overview.status, "recentFaults": faults_with_evidence})
 
         return self._about(look)
 
@@ -197,9 +197,9 @@ class KubernetesJob(ShownJob):
         """Return where the time of the job's ranks went, by its PrimeMaster, or what that left behind."""
 
         async def look(kube: Kube, job: Json) -> JobAccounts:
-            seen = views.overview(job)
-            told = await last_status.find(kube, job)
-            return JobAccounts(replace(seen, status={**told, "phase": seen.phase}), job["spec"])
+            overview = views.overview(job)
+            status = await last_status.find(kube, job)
+            return JobAccounts(replace(overview, status={**status, "phase": overview.phase}), job["spec"])
 
         return self._about(look)
 
@@ -212,7 +212,7 @@ class KubernetesJob(ShownJob):
             pods, pods_remarks = await views.pods(kube, job)
             remarks = [] if events else [f"none; {KEPT}"]
             remarks += [f"{WITHOUT}{feed.silent}"] if feed.silent and not jobs.ended(job) else []
-            whole = whole_logs.whereabouts(job)
+            log_hint = whole_logs.whereabouts(job)
             return Page(
                 views.overview(job),
                 facts=views.facts(job),
@@ -220,7 +220,7 @@ class KubernetesJob(ShownJob):
                 events=cast("list[JobEvent]", events),
                 event_remarks=remarks,
                 more_events=f"dljob events {self.name}{self.flags}",
-                logs=[f"dljob logs {self.name} --follow{self.flags}", *([whole] if whole else [])],
+                logs=[f"dljob logs {self.name} --follow{self.flags}", *([log_hint] if log_hint else [])],
                 pods=pods,
                 pods_remarks=pods_remarks,
                 dashboard=views.dashboard(job, self._cluster.context),
@@ -232,15 +232,15 @@ class KubernetesJob(ShownJob):
         """Return the job by its DLJob, new Events about it, and news of its record from the node of its PrimeMaster."""
 
         async def look(kube: Kube, job: Json) -> RecordAnswer:
-            seen, attempt = views.overview(job), jobs.begun(job)
+            overview, attempt = views.overview(job), jobs.begun(job)
             fresh = await events.new_entries(kube, job)
             try:
-                return RecordAnswer(seen, attempt, fresh, await (await gateway.reach(kube, job)).record(have))
+                return RecordAnswer(overview, attempt, fresh, await (await gateway.reach(kube, job)).record(have))
             except (gateway.NotYetError, NotFoundError):
                 # Nothing runs yet, PrimeMaster has only begun, or the gateway is of a dljob that gives no record.
-                return RecordAnswer(seen, attempt, fresh)
+                return RecordAnswer(overview, attempt, fresh)
             except UnreachableError as error:
-                return RecordAnswer(seen, attempt, fresh, silent=error.message)
+                return RecordAnswer(overview, attempt, fresh, silent=error.message)
 
         return self._about(look)
 
@@ -295,8 +295,8 @@ class KubernetesJob(ShownJob):
                     # In a thread: a pager stops the writing while its user reads, and requests must not time out.
                     await asyncio.to_thread(to.writelines, [f"{line}\n" for line in lines])
             # The ConfigMap keeps only the ends of an ended job's logs.
-            if (whole := whole_logs.whereabouts(job)) and jobs.ended(job):
-                self._remark(whole)
+            if (log_hint := whole_logs.whereabouts(job)) and jobs.ended(job):
+                self._remark(log_hint)
 
         self._about(write)
 
@@ -424,7 +424,7 @@ def _status(body: Json) -> JobStatus:
 
 
 def submit_job(
-    given: GivenJob,
+    given_job: GivenJob,
     *,
     namespace: str | None = None,
     context: str | None = None,
@@ -433,7 +433,7 @@ def submit_job(
     """Create a DLJob on Kubernetes, with its code.
 
     Args:
-        given: the job.
+        given_job: the job.
         namespace: the job's namespace; by default that of the manifest, else the current one.
         context: of the kubeconfig; by default the current one, or the cluster that this process runs in.
         say: receives remarks about the upload.
@@ -445,4 +445,4 @@ def submit_job(
     """
     from dljob.api.kubernetes.submit import send
 
-    return KubernetesJob(ask(lambda kube: send(kube, given, namespace, say), context), context)
+    return KubernetesJob(ask(lambda kube: send(kube, given_job, namespace, say), context), context)

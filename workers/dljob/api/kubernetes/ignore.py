@@ -62,36 +62,36 @@ class IgnorePattern:
 
     def names(self, path: str) -> bool:
         """Whether the line matches a path relative to `base`; folders end with a slash."""
-        found = self.pattern.search(path)
-        if found is None:
+        match = self.pattern.search(path)
+        if match is None:
             return False
         within = self.pattern.pattern.endswith("/")  # `a/**` matches the contents of a folder, not the folder itself
-        return not (within and found.end() == len(path))
+        return not (within and match.end() == len(path))
 
 
 def rules(text: str, base: str) -> list[IgnorePattern]:
     """Parse an ignore file of the folder `base`."""
     base = base.rstrip("/") + "/"
-    made: list[IgnorePattern] = []
+    patterns: list[IgnorePattern] = []
     for line in text.split("\n"):
         try:
             with warnings.catch_warnings(action="ignore", category=FutureWarning):  # about "[[" in a bracket
                 read: Any = GitIgnoreSpecPattern(_STARS.sub("**", _CLASS.sub(_class, line.removesuffix("\r"))))
                 if read.include is not None:
-                    made.append(IgnorePattern(base, _own(read.regex.pattern), not read.include))
+                    patterns.append(IgnorePattern(base, _without_contents(read.regex.pattern), not read.include))
         except (GitIgnorePatternError, re.error):
             continue  # an invalid pattern matches nothing in git either
-    return made
+    return patterns
 
 
-def _own(expression: str) -> re.Pattern[str]:
+def _without_contents(expression: str) -> re.Pattern[str]:
     """Restrict an expression of pathspec to the file or folder that the line names, without its contents."""
-    own = _BRACKET.sub(lambda found: f"[^/{found[3]}" if found[2] else found[0], expression)
-    return re.compile(own.replace(_INSIDE, "/$"), re.DOTALL)
+    trimmed = _BRACKET.sub(lambda match: f"[^/{match[3]}" if match[2] else match[0], expression)
+    return re.compile(trimmed.replace(_INSIDE, "/$"), re.DOTALL)
 
 
-def _class(found: re.Match[str]) -> str:
-    return _CLASSES.get(found[1], found[0])
+def _class(match: re.Match[str]) -> str:
+    return _CLASSES.get(match[1], match[0])
 
 
 def ignored(path: str, *, folder: bool, by: Sequence[IgnorePattern]) -> bool:
@@ -99,8 +99,8 @@ def ignored(path: str, *, folder: bool, by: Sequence[IgnorePattern]) -> bool:
     # Before the rules, so that no `!name` can re-include them.
     if path.rsplit("/", 1)[-1] in ALWAYS:
         return True
-    whole = f"{path}/" if folder else path
+    slashed_path = f"{path}/" if folder else path
     for rule in reversed(by):
-        if path.startswith(rule.base) and rule.names(whole[len(rule.base) :]):
+        if path.startswith(rule.base) and rule.names(slashed_path[len(rule.base) :]):
             return not rule.keeps
     return False

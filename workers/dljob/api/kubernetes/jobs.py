@@ -71,8 +71,10 @@ def role_sizes(job: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of ranks by role: as the operator last saw it, else as in the spec."""
     # The status follows an Elastic role as it shrinks and grows; before it exists, the spec is all there is.
     sizes = {role["name"]: int(role.get("replicas", 1)) for role in job["spec"]["roles"]}
-    seen = {role["name"]: int(role["desired"]) for role in status_of(job).get("roles") or () if "desired" in role}
-    return {**sizes, **{name: size for name, size in seen.items() if name in sizes}}
+    observed_sizes = {
+        role["name"]: int(role["desired"]) for role in status_of(job).get("roles") or () if "desired" in role
+    }
+    return {**sizes, **{name: size for name, size in observed_sizes.items() if name in sizes}}
 
 
 async def find(kube: Kube, job: str, namespace: str) -> Json:
@@ -88,12 +90,12 @@ async def find(kube: Kube, job: str, namespace: str) -> Json:
         with suppress(NotThereError):
             return await kube.get(DLJOBS, job, namespace)
     everything = await list_all(kube, namespace)
-    for one in everything:
+    for body in everything:
         # With and without dashes: Ray's side of the job writes it without.
-        uid = str(one["metadata"]["uid"])
+        uid = str(body["metadata"]["uid"])
         if job in (uid, uid.replace("-", ""), uid[:_UID8]):
-            return one
-    known = [one["metadata"]["name"] for one in everything]
+            return body
+    known = [body["metadata"]["name"] for body in everything]
     hint = suggestion(job, known) if known else "there is no job in this namespace; another one with -n, all with -A"
     raise NotFoundError(f"no job {job!r} in namespace {namespace}", hint=hint)
 
@@ -107,11 +109,11 @@ async def list_all(kube: Kube, namespace: str | None) -> list[Json]:
     from dljob.kube.api import DLJOBS, NotThereError
 
     try:
-        found = await kube.list(DLJOBS, namespace)
+        bodies = await kube.list(DLJOBS, namespace)
     except NotThereError as error:
         raise UnreachableError("this cluster does not serve DLJobs", hint=INSTALL) from error
     # Creation times are whole seconds: the name makes the order the same at every call.
-    return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+    return sorted(bodies, key=lambda body: (body["metadata"]["creationTimestamp"], body["metadata"]["name"]))
 
 
 async def remove(kube: Kube, name: str, namespace: str) -> None:
@@ -160,13 +162,13 @@ async def changes(kube: Kube, job: Json, *, until_end: bool = True) -> AsyncGene
             # `seen`: without it, a deletion between two watches would go unnoticed.
             stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}", known_before=(job,))
             # Closed in any case: a generator that is left alone keeps its connection until it is collected.
-            async with aclosing(stream) as heard:
-                async for kind, found in heard:
+            async with aclosing(stream) as events:
+                async for kind, body in events:
                     away = 0.0
-                    if kind == "DELETED" or found["metadata"]["uid"] != meta["uid"]:
+                    if kind == "DELETED" or body["metadata"]["uid"] != meta["uid"]:
                         raise NotFoundError(f"job {place_of(job)} was deleted")
-                    yield found
-                    if until_end and ended(found):
+                    yield body
+                    if until_end and ended(body):
                         return
         except ApiError as error:
             away += POLL_S
@@ -214,8 +216,8 @@ async def wait(kube: Kube, job: Json, timeout: float | None = None) -> Json:  # 
 
     async def end() -> None:
         nonlocal last
-        async with aclosing(changes(kube, job)) as found:
-            async for last in found:  # noqa: B007 - the last one counts
+        async with aclosing(changes(kube, job)) as versions:
+            async for last in versions:  # noqa: B007 - the last one counts
                 pass
 
     try:

@@ -26,16 +26,16 @@ async def find(kube: Kube, job: Mapping[str, Any]) -> Json:
         UnreachableError: this user may not ask.
     """
     # The head of an ended job may be gone, and the ConfigMap is written before that.
-    if jobs.ended(job) and (kept := await _in_config_map(kube, job)):
-        return kept
+    if jobs.ended(job) and (kept_status := await _in_config_map(kube, job)):
+        return kept_status
     try:
         return await (await gateway.reach(kube, job)).status()
     except gateway.NotYetError:
         raise
     except gateway.SilentError as error:
         # In a thread: a volume may be slow, and the event loop must go on.
-        if kept := await asyncio.to_thread(_on_volume, job):
-            return kept
+        if kept_status := await asyncio.to_thread(_on_volume, job):
+            return kept_status
         hint = whole_logs.whereabouts(job) or "with spec.checkpoint.path, a job's folder is kept on that volume"
         raise NotFoundError(
             f"PrimeMaster of job {jobs.place_of(job)} does not answer, and its last status is not kept: "
@@ -52,7 +52,7 @@ async def find_if_any(kube: Kube, job: Mapping[str, Any]) -> Json:
 
 
 async def _in_config_map(kube: Kube, job: Mapping[str, Any]) -> Json:
-    return parsed((await logs.kept(kube, job) or {}).get(names.LAST_STATUS, ""))
+    return parsed((await logs.kept_files(kube, job) or {}).get(names.LAST_STATUS, ""))
 
 
 def _on_volume(job: Mapping[str, Any]) -> Json:
@@ -67,6 +67,6 @@ def _on_volume(job: Mapping[str, Any]) -> Json:
 def parsed(text: str) -> Json:
     """Return the status in a text; empty for a damaged one."""
     with suppress(ValueError):  # as if nothing had been kept
-        found = json.loads(text)
-        return cast("Json", found) if isinstance(found, dict) else {}
+        document = json.loads(text)
+        return cast("Json", document) if isinstance(document, dict) else {}
     return {}

@@ -82,41 +82,41 @@ def last_lines(text: str, tail: int | None) -> list[str]:
     return lines if tail is None else lines[max(0, len(lines) - tail) :]
 
 
-def rest_of(saved: str, seen: str) -> str | None:
-    """Return the part of a saved log's end that follows `seen`; None when the two do not overlap."""
-    if not seen:
+def rest_of(saved: str, seen_text: str) -> str | None:
+    """Return the part of a saved log's end that follows `seen_text`; None when the two do not overlap."""
+    if not seen_text:
         return saved
-    at = saved.rfind(seen)
+    at = saved.rfind(seen_text)
     if at >= 0:
-        return saved[at + len(seen) :]
-    # The saved end may begin within the text seen: find the longest end of `seen` that the saved text begins with.
-    overlap = next((n for n in range(min(len(seen), len(saved)), 0, -1) if seen.endswith(saved[:n])), 0)
+        return saved[at + len(seen_text) :]
+    # The saved end may begin within the text seen: find the longest end of `seen_text` that the saved text begins with.
+    overlap = next((n for n in range(min(len(seen_text), len(saved)), 0, -1) if seen_text.endswith(saved[:n])), 0)
     return saved[overlap:] if overlap else None
 
 
-async def kept(kube: Kube, job: Mapping[str, Any]) -> Json | None:
+async def kept_files(kube: Kube, job: Mapping[str, Any]) -> Json | None:
     """Return the files that were kept when the cluster was deleted; None when there are none of this attempt."""
     from dljob.kube.api import CONFIG_MAPS, NotThereError
 
     meta = job["metadata"]
     try:
-        found = await kube.get(CONFIG_MAPS, names.logs_map(meta["name"]), meta["namespace"])
+        config_map = await kube.get(CONFIG_MAPS, names.logs_map(meta["name"]), meta["namespace"])
     except NotThereError:
         return None
-    owners = [owner.get("uid") for owner in jobs.entries(found["metadata"], "ownerReferences")]
+    owners = [owner.get("uid") for owner in jobs.entries(config_map["metadata"], "ownerReferences")]
     if meta["uid"] not in owners:
         return None  # of an earlier job of that name, or of another owner
     status = jobs.status_of(job)
-    of = jobs.nested(found["metadata"], "labels").get(names.ATTEMPT)
+    of = jobs.nested(config_map["metadata"], "labels").get(names.ATTEMPT)
     # The map is overwritten at the end of each attempt, and keeps the label of the one that wrote it.
     if of and status.get("submissionId") and of != str(status.get("attempt")):
         return None  # of a suspended attempt; another has begun, and its logs are at its own head
-    return jobs.nested(found, "data")
+    return jobs.nested(config_map, "data")
 
 
 async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
     """Return the logs among the kept files; None when nothing was kept of this attempt."""
-    files = await kept(kube, job)
+    files = await kept_files(kube, job)
     if files is None:
         return None
     logs: dict[Rank, str] = {}
@@ -158,8 +158,11 @@ async def read(
             else:
                 reader.keep_last(tail)
     if reader is None:
-        there = ", ".join(sorted({name for name, _ in await saved(kube, job) or {} if name}))
-        raise NotFoundError("no output of these ranks is kept", hint=f"there is output of: {there}" if there else "")
+        roles_with_output = ", ".join(sorted({name for name, _ in await saved(kube, job) or {} if name}))
+        raise NotFoundError(
+            "no output of these ranks is kept",
+            hint=f"there is output of: {roles_with_output}" if roles_with_output else "",
+        )
     yield reader.close(tail)
 
 
@@ -180,18 +183,18 @@ async def source(kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None,
     With `tail` they are at least the last `tail` lines of each.
     """
     # While the job runs, only its head has the latest lines.
-    kept = await saved(kube, job)
-    if kept is None and not jobs.ended(job):
+    kept_logs = await saved(kube, job)
+    if kept_logs is None and not jobs.ended(job):
         return _from_gateway(await gate.reach(kube, job), ranks, tail, since)
     # Then whole logs on a volume, which is read in a thread: it may be slow, and the event loop must go on.
-    if whole := await asyncio.to_thread(whole_logs.files, job, ranks):
+    if files_on_volume := await asyncio.to_thread(whole_logs.files, job, ranks):
         _say_untimed(job, since)
-        return _from_volume(whole, ranks)
+        return _from_volume(files_on_volume, ranks)
     # The ConfigMap keeps only the ends. Right after the end it is not there yet, but the head may still answer.
-    if kept is None:
+    if kept_logs is None:
         return _before_the_end(kube, job, ranks, tail, since)
     _say_untimed(job, since)
-    return _from_kept(kept, ranks)
+    return _from_kept(kept_logs, ranks)
 
 
 def _say_untimed(job: Json, since: Since | None) -> None:
@@ -200,10 +203,10 @@ def _say_untimed(job: Json, since: Since | None) -> None:
         since.say(UNTIMED.format(f"job {job['metadata']['name']}"))
 
 
-async def _from_kept(kept: Mapping[Rank, str], ranks: Sequence[Rank]) -> Pieces:
+async def _from_kept(kept_logs: Mapping[Rank, str], ranks: Sequence[Rank]) -> Pieces:
     for key in ranks:
-        if key in kept:
-            yield key, kept[key]
+        if key in kept_logs:
+            yield key, kept_logs[key]
 
 
 async def _from_volume(files: Mapping[Rank, Sequence[Path]], ranks: Sequence[Rank]) -> Pieces:
@@ -258,7 +261,7 @@ async def _from_gateway(head: gate.JobGateway, ranks: Sequence[Rank], tail: int 
     begun = False
     async with contextlib.aclosing(_read_ahead(ranks, first)) as readings:
         async for key, reading in readings:
-            async with contextlib.aclosing(_one_log(head, key, reading, whole=end is None)) as parts:
+            async with contextlib.aclosing(_one_log(head, key, reading, until_end=end is None)) as parts:
                 async for part in parts:
                     if isinstance(part, gate.AwayError):
                         unread[key] = part
@@ -266,8 +269,8 @@ async def _from_gateway(head: gate.JobGateway, ranks: Sequence[Rank], tail: int 
                         begun = True
                     # Some logs are better than none: the error is raised only when every rank failed.
                     if begun:
-                        for each, error in unread.items():
-                            yield each, f"[dljob] {error.said}\n"
+                        for unread_key, error in unread.items():
+                            yield unread_key, f"[dljob] {error.reason}\n"
                         unread.clear()
                     if not isinstance(part, gate.AwayError):
                         yield key, part
@@ -298,9 +301,9 @@ async def _read_ahead(
 
 
 async def _one_log(
-    head: gate.JobGateway, key: Rank, reading: asyncio.Task[Piece], *, whole: bool
+    head: gate.JobGateway, key: Rank, reading: asyncio.Task[Piece], *, until_end: bool
 ) -> AsyncGenerator[str | gate.AwayError]:
-    """Yield a log's first piece; with `whole`, all of it. In place of what cannot be read, yield the error."""
+    """Yield a log's first piece; with `until_end`, all of it. In place of what cannot be read, yield the error."""
     text = ""
     try:
         piece = await reading
@@ -308,7 +311,7 @@ async def _one_log(
         # As far as it was written then: a rank that writes steadily has a new byte for each piece, for ever. An offset
         # that does not advance ends the log even without an `end`.
         at, stop = 0, piece.size
-        while whole and not piece.end and at < piece.offset < stop:
+        while until_end and not piece.end and at < piece.offset < stop:
             at = piece.offset
             piece = await head.piece(*key, at, READ_BYTES)
             yield (text := piece.text)
@@ -352,7 +355,7 @@ class Follower:
     at: int = 0
     rest: str = ""
     """The unfinished last line."""
-    seen: str = field(default="")
+    last_text: str = field(default="")
     """The last bytes that were read: `finish` finds by them where the kept log goes on."""
     quiet: int = 0
     """Consecutive polls without news."""
@@ -368,13 +371,13 @@ class Follower:
     def take(self, text: str) -> list[LogLine]:
         """Append a piece and return the lines that it completes."""
         # As long as a unique end of a log needs to be, and no longer: there may be 256 followers.
-        self.seen = (self.seen + text)[-_SEEN_BYTES:]
-        *whole, self.rest = (self.rest + text).split("\n")
+        self.last_text = (self.last_text + text)[-_SEEN_BYTES:]
+        *full_lines, self.rest = (self.rest + text).split("\n")
         # A progress bar without line ends must not grow in memory.
         while len(self.rest) > READ_BYTES:
-            whole.append(self.rest[:READ_BYTES])
+            full_lines.append(self.rest[:READ_BYTES])
             self.rest = self.rest[READ_BYTES:]
-        return [LogLine(*self.key, line) for line in whole]
+        return [LogLine(*self.key, line) for line in full_lines]
 
     def last(self) -> list[LogLine]:
         """Return the unfinished last line, if any."""
@@ -400,7 +403,7 @@ class Follower:
     def begin_anew(self) -> None:
         """Start over at byte 0, because the log is a new one; an unfinished line ends here."""
         self.fresh += self.last()
-        self.at, self.seen, self.quiet, self.pause = 0, "", 0, 0
+        self.at, self.last_text, self.quiet, self.pause = 0, "", 0, 0
 
     async def begin_at_end(self, head: gate.JobGateway, tail: int) -> None:
         """Read an end of the log with at least `tail` whole lines, instead of all of it."""
@@ -449,14 +452,14 @@ class Followed:
             return []  # the head starts or is away; the next call looks for it again
         head, last = self._head, jobs.ended(job)
         # Ranks of one node fail for one reason: each reason is shown once, not once per rank.
-        told = {follower.away for follower in self._followers if follower.missed >= TOLD_AT}
+        shown_reasons = {follower.away for follower in self._followers if follower.missed >= TOLD_AT}
         await asyncio.gather(*(self._look(follower, head, last=last) for follower in self._followers))
         lines: list[LogLine] = []
         for follower in self._followers:
             lines += follower.drain()
             # Not after the end: the job's pods go at once, and `finish` adds the kept part of its logs.
-            if follower.missed >= TOLD_AT and follower.away not in told and not last:
-                told.add(follower.away)
+            if follower.missed >= TOLD_AT and follower.away not in shown_reasons and not last:
+                shown_reasons.add(follower.away)
                 lines.append(LogLine(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
         return lines
 
@@ -485,7 +488,7 @@ class Followed:
                     # The last poll reads all that is left, and a tail since a moment needs the end of the log.
                     await follower.more(head, math.inf if last or (first and self._tail is not None) else POLL_S)
             except gate.AwayError as error:
-                away = error.said
+                away = error.reason
             except gate.SilentError:
                 self._head = None  # found again at the next call: a restarted head has another address
             except NotFoundError:
@@ -498,19 +501,19 @@ class Followed:
         follower.quiet = 0 if follower.fresh else min(follower.quiet + 1, SLOWEST)
         follower.pause = follower.quiet
 
-    def finish(self, kept: Mapping[Rank, str] | None) -> list[LogLine]:
+    def finish(self, kept_logs: Mapping[Rank, str] | None) -> list[LogLine]:
         """Return what the kept logs have beyond the lines already shown, and unfinished lines.
 
         Args:
-            kept: the kept logs by rank; None when there are none.
+            kept_logs: the kept logs by rank; None when there are none.
         """
         lines: list[LogLine] = []
         for follower in self._followers:
-            text = (kept or {}).get(follower.key)
+            text = (kept_logs or {}).get(follower.key)
             if text is not None:
-                rest = rest_of(text, follower.seen)
+                rest = rest_of(text, follower.last_text)
                 # Nothing was seen of it, so the kept log is shown whole, though it carries no times.
-                if follower.since is not None and not follower.seen and text:
+                if follower.since is not None and not follower.last_text and text:
                     follower.since.say(UNTIMED.format("{}/{}".format(*follower.key)))
                 # No overlap: the kept end begins after the last shown line, so lines are missing; say so.
                 lines += [] if rest is not None else [*follower.last(), LogLine(*follower.key, GAP)]

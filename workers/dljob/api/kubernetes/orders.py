@@ -97,7 +97,7 @@ async def order(
     # An operator that is away lets the order wait for up to a minute; the user should know for what.
     waits = asyncio.get_running_loop().call_later(SILENCE_S, say, words)
     try:
-        said = await asyncio.wait_for(_answered(kube, marked, kind, at), within)
+        reply = await asyncio.wait_for(_answered(kube, marked, kind, at), within)
     except TimeoutError:
         raise DeadlineError(
             f"the operator has not accepted the {kind} of job {place_of(job)} within {within:g} s; the order stands",
@@ -105,9 +105,9 @@ async def order(
         ) from None
     finally:
         waits.cancel()
-    if said.get("state", "Sent") != "Sent":
-        what = kind if kind != "restart" else f"{kind} of {target}"
-        raise UsageError(f"{what} {str(said['state']).lower()}: {said.get('message')}")
+    if reply.get("state", "Sent") != "Sent":
+        order_text = kind if kind != "restart" else f"{kind} of {target}"
+        raise UsageError(f"{order_text} {str(reply['state']).lower()}: {reply.get('message')}")
 
 
 def check_resumable(job: Json) -> None:
@@ -134,11 +134,11 @@ def merge_patch(old: Json, new: Json) -> Json:
 async def _answered(kube: Kube, job: Json, kind: Kind, at: str) -> Json:
     """Wait for the answer; the end of the job also answers a stop."""
     last = job
-    async with aclosing(changes(kube, job, until_end=kind != "resume")) as found:
-        async for last in found:
-            said = answer(status_of(last), kind, at)
-            if said is not None:
-                return said
+    async with aclosing(changes(kube, job, until_end=kind != "resume")) as versions:
+        async for last in versions:
+            reply = answer(status_of(last), kind, at)
+            if reply is not None:
+                return reply
     # A job that ended while the order was on its way has stopped, as ordered.
     if kind == "stop":
         return {}

@@ -82,12 +82,12 @@ def size(count: int) -> str:
 
 def _walk(root: Path, folder: Path, known: tuple[IgnorePattern, ...], links: list[str]) -> Iterator[_Entry]:
     """Yield the files under a folder, sorted by name."""
-    by = (*known, *_own(folder))
+    by = (*known, *_folder_rules(folder))
     try:
-        found = sorted(os.scandir(folder), key=lambda item: item.name)
+        items = sorted(os.scandir(folder), key=lambda item: item.name)
     except OSError as error:
         raise UsageError(f"cannot read the folder {folder}: {error.strerror}", hint=_LEAVE) from error
-    for item in found:
+    for item in items:
         path = Path(item.path)
         if ignored(path.as_posix(), folder=item.is_dir(follow_symlinks=False), by=by):
             continue
@@ -113,21 +113,21 @@ def _entry(root: Path, path: Path) -> _Entry:
         raise UsageError(
             f"the name of the file {name!r} is not UTF-8", hint=f"rename it; {FILES[1]} may name it"
         ) from None
-    found = path.stat()
+    status = path.stat()
     # Only the executable bit counts: umask and owner differ between checkouts, and would change the digest.
-    return _Entry(path, name, found.st_size, 0o755 if found.st_mode & stat.S_IXUSR else 0o644)
+    return _Entry(path, name, status.st_size, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
 
 
-def _own(folder: Path) -> list[IgnorePattern]:
+def _folder_rules(folder: Path) -> list[IgnorePattern]:
     """Return the rules in a folder's own ignore files."""
-    made: list[IgnorePattern] = []
+    patterns: list[IgnorePattern] = []
     for name in FILES:
         try:
             text = (folder / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        made += rules(text, folder.as_posix())
-    return made
+        patterns += rules(text, folder.as_posix())
+    return patterns
 
 
 def _from_above(root: Path) -> tuple[IgnorePattern, ...]:
@@ -142,7 +142,7 @@ def _from_above(root: Path) -> tuple[IgnorePattern, ...]:
     else:
         return ()
     # Outermost first, since the last matching rule decides.
-    return tuple(rule for folder in reversed(above) for rule in _own(folder))
+    return tuple(rule for folder in reversed(above) for rule in _folder_rules(folder))
 
 
 def _zip(entries: list[_Entry]) -> tuple[bytes, str]:
@@ -163,11 +163,11 @@ def _zip(entries: list[_Entry]) -> tuple[bytes, str]:
     return out.getvalue(), digest.hexdigest()[:8]
 
 
-def _too_large(folder: Path, what: str, entries: list[_Entry]) -> UsageError:
+def _too_large(folder: Path, problem: str, entries: list[_Entry]) -> UsageError:
     largest = sorted(entries, key=lambda e: (-e.size, e.name))[:_SHOWN]
     listed = ", ".join(f"{e.name} ({size(e.size)})" for e in largest)
     return UsageError(
-        f"the code's folder {folder} {what}; a ConfigMap holds {size(LIMIT)}. The largest files: {listed}",
+        f"the code's folder {folder} {problem}; a ConfigMap holds {size(LIMIT)}. The largest files: {listed}",
         hint=f"name data in {FILES[1]}; or build the code into spec.image and give --no-upload; "
         "or point spec.runtimeEnv.working_dir at an archive",
     )

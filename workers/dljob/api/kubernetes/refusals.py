@@ -75,8 +75,8 @@ def _problems(status: int, answer: Mapping[str, Any], source: JobFile | None) ->
         return ()
     causes = entries(nested(answer, "details"), "causes")
     # Sorted below: in the order of the file they are easier to fix.
-    found = [_problem(_field(cause), str(cause.get("message") or ""), source) for cause in causes]
-    return tuple(sorted(found, key=lambda p: (p.line, p.column))) or (_problem("", message, source),)
+    problems = [_problem(_field(cause), str(cause.get("message") or ""), source) for cause in causes]
+    return tuple(sorted(problems, key=lambda p: (p.line, p.column))) or (_problem("", message, source),)
 
 
 def _field(cause: Mapping[str, Any]) -> str:
@@ -90,11 +90,11 @@ _SAYS_THE_VALUE = re.compile(r'^Invalid value: "(?:object|array)": ')
 
 
 def _problem(path: str, message: str, source: JobFile | None) -> Problem:
-    said = _SAYS_THE_VALUE.sub("", message)
+    text = _SAYS_THE_VALUE.sub("", message)
     if source is None or not path:
-        return Problem(path, said)
+        return Problem(path, text)
     mark = source.mark(path)
-    return Problem(path, said, file=source.file, line=mark.line, column=mark.column)
+    return Problem(path, text, file=source.file, line=mark.line, column=mark.column)
 
 
 def namesake(job: str, namespace: str, phase: str = "") -> UsageError:

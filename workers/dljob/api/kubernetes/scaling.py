@@ -39,15 +39,15 @@ async def scale(kube: Kube, job: Json, role: str, ranks: int) -> Json:
 
 
 def _place(job: Json, role: str) -> int:
-    names = [each["name"] for each in job["spec"]["roles"]]
+    names = [role_body["name"] for role_body in job["spec"]["roles"]]
     if role not in names:
         raise NotFoundError(f"job {place_of(job)} has no role {role!r}", hint=suggestion(role, names))
     return names.index(role)
 
 
-def _check(own: Json, role: str, ranks: int) -> None:
-    have, group = own.get("replicas", 1), own.get("replicasPerGroup", 1)
-    least, most = own.get("minReplicas", have), own.get("maxReplicas", have)
+def _check(role_body: Json, role: str, ranks: int) -> None:
+    have, group = role_body.get("replicas", 1), role_body.get("replicasPerGroup", 1)
+    least, most = role_body.get("minReplicas", have), role_body.get("maxReplicas", have)
     # Checked here, for a message with the bounds.
     if least == most:
         raise UsageError(

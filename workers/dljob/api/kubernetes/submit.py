@@ -45,13 +45,13 @@ class GivenJob:
 
 
 async def send(
-    kube: Kube, given: GivenJob, namespace: str | None = None, say: Callable[[str], object] = lambda _: None
+    kube: Kube, given_job: GivenJob, namespace: str | None = None, say: Callable[[str], object] = lambda _: None
 ) -> Json:
     """Create the DLJob of a job, or go on with it, with its code, and return it as the server stored it.
 
     Args:
         kube: the cluster.
-        given: the job.
+        given_job: the job.
         namespace: the one asked for; by default that of the job's file, else the current one.
         say: receives remarks about the upload.
 
@@ -61,37 +61,37 @@ async def send(
         NotFoundError: there is no job to go on with.
         SpecError, ApiError: as from `submit`.
     """
-    manifest = given.manifest
+    manifest = given_job.manifest
     place = target_namespace(manifest, namespace, kube.namespace)
-    if given.resume is not None:
-        return await _resume(kube, given, given.resume, place, say)
-    if given.replace:
+    if given_job.resume is not None:
+        return await _resume(kube, given_job, given_job.resume, place, say)
+    if given_job.replace:
         # Waits until the finalizers are done: the name is free only then.
         await remove(kube, manifest.metadata.name, place)
-    package, word = await code_for(kube, manifest, place, given.folder, upload=given.upload)
-    made = await submit(kube, manifest, place, package, given.source)
+    package, word = await code_for(kube, manifest, place, given_job.folder, upload=given_job.upload)
+    job = await submit(kube, manifest, place, package, given_job.source)
     if package is not None and package.links:
         say(f"left out, links that lead out of the folder or to folders: {', '.join(package.links)}")
     if word:
         say(word)
-    return made
+    return job
 
 
-async def _resume(kube: Kube, given: GivenJob, uid: str, namespace: str, say: Callable[[str], object]) -> Json:
+async def _resume(kube: Kube, given_job: GivenJob, uid: str, namespace: str, say: Callable[[str], object]) -> Json:
     """Go on with an ended job, and return it with its next attempt."""
     from dljob.kube.api import DLJOBS
 
-    manifest, name = given.manifest, given.manifest.metadata.name
-    if given.replace:
+    manifest, name = given_job.manifest, given_job.manifest.metadata.name
+    if given_job.replace:
         raise UsageError("--replace deletes the job that --resume goes on with", hint="leave out one of them")
     job = await find(kube, name, namespace)
     present_uid = job["metadata"]["uid"]
     if not present_uid.replace("-", "").startswith(uid.replace("-", "")):
         raise NotFoundError(f"no job {uid!r}: job {place_of(job)} has uid {present_uid}")
     check_resumable(job)
-    package, word = await code_for(kube, manifest, namespace, given.folder, upload=given.upload)
+    package, word = await code_for(kube, manifest, namespace, given_job.folder, upload=given_job.upload)
     if package is not None and not await _upload(kube, code_map(name, namespace, package, job)):
-        await _own(kube, job, package, namespace)
+        await _set_code_owner(kube, job, package, namespace)
     if word:
         say(word)
     body = _with_backend(body_of(manifest, namespace, code_name(name, package) if package else ""), os.environ)
@@ -130,8 +130,8 @@ async def code_for(
         return None, f"code: ConfigMap {named}, as spec.code.configMap says; --upload sends {folder} instead"
     package = pack(folder)
     instead = f", in place of ConfigMap {named}{'' if upload else ', which is not there'}" if named else ""
-    what = f"{counted(len(package.files), 'file')}, {size(len(package.archive))}"
-    return package, f"code: {what} of {folder}, in ConfigMap {code_name(manifest.metadata.name, package)}{instead}"
+    contents = f"{counted(len(package.files), 'file')}, {size(len(package.archive))}"
+    return package, f"code: {contents} of {folder}, in ConfigMap {code_name(manifest.metadata.name, package)}{instead}"
 
 
 async def _config_map_exists(kube: Kube, name: str, namespace: str) -> bool:
@@ -194,12 +194,12 @@ def target_namespace(manifest: DLJobManifest, asked: str | None, current: str) -
     Raises:
         UsageError: the file names another one than was asked for.
     """
-    said = manifest.metadata.namespace
-    if asked and said and asked != said:
+    declared = manifest.metadata.namespace
+    if asked and declared and asked != declared:
         raise UsageError(
-            f"the file says metadata.namespace {said}, the command says {asked}", hint="leave one of them out"
+            f"the file says metadata.namespace {declared}, the command says {asked}", hint="leave one of them out"
         )
-    return asked or said or current
+    return asked or declared or current
 
 
 async def submit(
@@ -221,19 +221,19 @@ async def submit(
     job = manifest.metadata.name
     await _refuse_namesake(kube, job, namespace)
     # The code first: the operator may make the cluster as soon as the DLJob exists, and pods mount the ConfigMap.
-    made = package is not None and await _upload(kube, code_map(job, namespace, package))
+    is_uploaded = package is not None and await _upload(kube, code_map(job, namespace, package))
     code = code_name(job, package) if package else ""
     try:
         # If this fails, the ConfigMap must go again, unless another submission has it by now.
         asked = _with_backend(body_of(manifest, namespace, code), os.environ)
         body = await _create(kube, asked, namespace, source)
     except DLJobError:
-        if made:
+        if is_uploaded:
             await _delete_config_map(kube, code, namespace)
         raise
     if package is not None:
         # Only now is the owner's uid known.
-        await _own(kube, body, package, namespace)
+        await _set_code_owner(kube, body, package, namespace)
     return body
 
 
@@ -249,10 +249,10 @@ async def _refuse_namesake(kube: Kube, job: str, namespace: str) -> None:
     from dljob.kube.api import DLJOBS, NotThereError
 
     try:
-        there = await kube.get(DLJOBS, job, namespace)
+        namesake_body = await kube.get(DLJOBS, job, namespace)
     except NotThereError:
         return
-    raise namesake(job, namespace, phase_of(there))
+    raise namesake(job, namespace, phase_of(namesake_body))
 
 
 async def _upload(kube: Kube, body: Json) -> bool:
@@ -292,14 +292,14 @@ async def _delete_config_map(kube: Kube, name: str, namespace: str) -> None:
 
     try:
         # `uid` below: one of the same name that was made since this look is left alone.
-        there = await kube.get(CONFIG_MAPS, name, namespace)
-        if not there["metadata"].get("ownerReferences"):
-            await kube.delete(CONFIG_MAPS, name, namespace, uid=there["metadata"]["uid"])
+        config_map = await kube.get(CONFIG_MAPS, name, namespace)
+        if not config_map["metadata"].get("ownerReferences"):
+            await kube.delete(CONFIG_MAPS, name, namespace, uid=config_map["metadata"]["uid"])
     except ApiError:
         return  # the user must read the refusal, not this failure; at worst a ConfigMap stays
 
 
-async def _own(kube: Kube, job: Json, package: Package, namespace: str) -> None:
+async def _set_code_owner(kube: Kube, job: Json, package: Package, namespace: str) -> None:
     """Make the DLJob the owner of its code."""
     from dljob.kube.api import CONFIG_MAPS, NotThereError
 

@@ -41,10 +41,10 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
     meta = job["metadata"]
     # The uid is a precondition: a job made anew under this name gets a conflict instead.
     patch = {"metadata": {"uid": meta["uid"]}, "spec": {"suspend": on}}
-    made = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
-    if is_suspended(made) != on:  # an older CRD drops the unknown field without a word
+    stored_job = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
+    if is_suspended(stored_job) != on:  # an older CRD drops the unknown field without a word
         raise UnreachableError("this cluster's DLJob knows no spec.suspend", hint=OLDER)
-    return made
+    return stored_job
 
 
 def _is_at_rest(job: Json) -> bool:
@@ -61,8 +61,8 @@ async def halted(kube: Kube, job: Json) -> Json:
         UsageError: the job was resumed meanwhile.
     """
     last = job
-    async with aclosing(changes(kube, job)) as found:
-        async for last in found:
+    async with aclosing(changes(kube, job)) as versions:
+        async for last in versions:
             if not is_suspended(last):
                 raise UsageError(f"job {place_of(job)} has been resumed meanwhile")
             # Suspended is True only when all pods are gone, however long a lost node holds one (ADR 35).
@@ -79,12 +79,12 @@ async def runs(kube: Kube, job: Json) -> Json:
         UsageError: the job was suspended meanwhile.
     """
     last, generation = job, int(job["metadata"].get("generation", 0))
-    async with aclosing(changes(kube, job)) as found:
-        async for last in found:
+    async with aclosing(changes(kube, job)) as versions:
+        async for last in versions:
             if is_suspended(last):
                 raise UsageError(f"job {place_of(job)} has been suspended meanwhile")
             # A status of an earlier spec may still say Running, from before the suspension.
-            seen = int(status_of(last).get("observedGeneration", 0)) >= generation
-            if seen and phase_of(last) == "Running":
+            is_observed = int(status_of(last).get("observedGeneration", 0)) >= generation
+            if is_observed and phase_of(last) == "Running":
                 break
     return last

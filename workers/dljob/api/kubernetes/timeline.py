@@ -27,7 +27,7 @@ def note_of(event: Mapping[str, Any]) -> Json:
              nested(event, "metadata").get("creationTimestamp"))  # fmt: skip
     count = int(series.get("count") or event.get("deprecatedCount") or 1)
     return {
-        "time": next((found for text in times if (found := unix(text)) is not None), 0.0),
+        "time": next((seconds for text in times if (seconds := unix(text)) is not None), 0.0),
         "type": str(event.get("type") or "Normal"),
         "reason": str(event.get("reason") or ""),
         "target": "job",
@@ -38,17 +38,17 @@ def note_of(event: Mapping[str, Any]) -> Json:
 
 def without_echoes(notes: list[Json], events: list[Json]) -> list[Json]:
     """Drop notes that the operator has also published as Events: same reason, and the Event contains the message."""
-    said = [(event["reason"], event["message"]) for event in events]
-    return [n for n in notes if not any(n["reason"] == reason and n["message"] in words for reason, words in said)]
+    published = [(event["reason"], event["message"]) for event in events]
+    return [n for n in notes if not any(n["reason"] == reason and n["message"] in words for reason, words in published)]
 
 
 @dataclass(slots=True)
 class EventFeed:
     """Feed of a job's timeline; each call of `new_entries` returns the entries since the last one."""
 
-    own: bool = True
+    has_master_notes: bool = True
     """Whether to ask PrimeMaster as well; Events alone come from the operator and need no token."""
-    _seen: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    _shown_keys: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     _seq: int = 0
     _attempt: int = 0
     """Attempt whose notes `_seq` counts; 0: not known yet."""
@@ -60,7 +60,7 @@ class EventFeed:
         """Return the new entries, sorted by time."""
         events = await self._from_events(kube, job)
         self._events += events
-        notes = await self._from_master(kube, job) if self.own else []
+        notes = await self._from_master(kube, job) if self.has_master_notes else []
         # Against all Events so far: the operator may publish a note before it is read here, or seconds after.
         return sorted([*events, *without_echoes(notes, self._events)], key=lambda note: note["time"])
 
@@ -70,18 +70,18 @@ class EventFeed:
         meta = job["metadata"]
         try:
             # By uid: Events of an earlier job of this name are kept for an hour.
-            found = await kube.list(EVENTS, meta["namespace"], fields=f"regarding.uid={meta['uid']}")
+            events = await kube.list(EVENTS, meta["namespace"], fields=f"regarding.uid={meta['uid']}")
         except ApiError as error:
             if not jobs.passing(error.status):
                 raise
             return []  # the API server is away for a moment: the next call lists everything again
         fresh: list[Json] = []
-        for event in found:
+        for event in events:
             note = note_of(event)
             # A repetition raises the count of the same Event, and is shown again.
             key = (str(event["metadata"]["uid"]), int(note.get("count", 1)))
-            if key not in self._seen:
-                self._seen.add(key)
+            if key not in self._shown_keys:
+                self._shown_keys.add(key)
                 fresh.append(note)
         return fresh
 

@@ -76,16 +76,16 @@ class ClusterListing(JobListing):
         async def follow(kube: Kube) -> None:
             from dljob.kube.api import DLJOBS
 
-            found = await self._list_jobs(kube)
-            show([summary(job) for job in found])
+            bodies = await self._list_jobs(kube)
+            show([summary(job) for job in bodies])
             # One resourceVersion is one state: the same state may arrive by the list and by the watch.
-            known = {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in found}
+            known = {body["metadata"]["uid"]: body["metadata"]["resourceVersion"] for body in bodies}
             # The watch begins with a list of its own: rows that were already shown are skipped by their version.
-            async with aclosing(kube.watch(DLJOBS, self._namespace)) as heard:
-                async for kind, one in heard:
-                    meta = one["metadata"]
+            async with aclosing(kube.watch(DLJOBS, self._namespace)) as events:
+                async for kind, body in events:
+                    meta = body["metadata"]
                     if kind != "DELETED" and known.get(meta["uid"]) != meta["resourceVersion"]:
-                        show([summary(one)])
+                        show([summary(body)])
                     known[meta["uid"]] = meta["resourceVersion"]
 
         ask(follow, self._context)
@@ -116,12 +116,12 @@ def detailed(job: Mapping[str, Any]) -> Json:
     }
 
 
-def with_evidence(faults: Sequence[Json], told: Sequence[Json]) -> list[Json]:
+def with_evidence(faults: Sequence[Json], full_faults: Sequence[Json]) -> list[Json]:
     """Add the evidence in PrimeMaster's own status to the faults of a DLJob's, which keeps none."""
-    known = {(fault.get("detectedAt"), fault.get("target")): fault for fault in told}
-    whole = ("evidence", "followed", "firstCause", "rule")
+    known = {(fault.get("detectedAt"), fault.get("target")): fault for fault in full_faults}
+    added_keys = ("evidence", "followed", "firstCause", "rule")
     return [
-        {**fault, **{key: more[key] for key in whole if key in more}}
+        {**fault, **{key: more[key] for key in added_keys if key in more}}
         for fault in faults
         for more in [known.get((fault.get("detectedAt"), fault.get("target")), {})]
     ]
@@ -187,7 +187,7 @@ async def pods(kube: Kube, job: Mapping[str, Any]) -> tuple[list[Row], list[str]
     if not cluster:
         return [], []
     try:
-        found = await kube.list(PODS, job["metadata"]["namespace"], labels=f"{CLUSTER}={cluster}")
+        pod_bodies = await kube.list(PODS, job["metadata"]["namespace"], labels=f"{CLUSTER}={cluster}")
     except ApiError as error:
         # Pods need a right of their own; the rest of the page does without it.
         if error.status != 403:
@@ -200,7 +200,7 @@ async def pods(kube: Kube, job: Mapping[str, Any]) -> tuple[list[Row], list[str]
             str(nested(nested(pod, "metadata"), "labels").get("ray.io/node-type") or "-"),
             str(nested(pod, "status").get("phase") or "-"),
         )
-        for pod in found
+        for pod in pod_bodies
     ]
     return sorted(rows), []
 
@@ -213,10 +213,10 @@ def dashboard(job: Mapping[str, Any], context: str | None) -> list[str]:
         return []
     kubectl = ["kubectl", *(["--context", context] if context else []), "-n", job["metadata"]["namespace"]]
     forward = shlex.join([*kubectl, "port-forward", f"pod/{head}", str(DASHBOARD)])
-    made = [f"{forward}    # then http://localhost:{DASHBOARD}"]
+    commands = [f"{forward}    # then http://localhost:{DASHBOARD}"]
     # Only the operator's own clusters have a token Secret with this name.
     if not nested(job["spec"], "rayClusterRef"):
         path = f"jsonpath={{.data.{TOKEN_KEY}}}"
         secret = shlex.join([*kubectl, "get", "secret", names.token_secret(str(name)), "-o", path])
-        made.append(f"{secret} | base64 -d    # the token that it asks for")
-    return made
+        commands.append(f"{secret} | base64 -d    # the token that it asks for")
+    return commands

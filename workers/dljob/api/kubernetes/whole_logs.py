@@ -31,25 +31,25 @@ def whereabouts(job: Mapping[str, Any]) -> str:
     if folder is None:
         return ""
     claim = job["spec"]["checkpoint"].get("claimName")
-    where = f"on claim {claim}" if claim else "in its pods, if that is a volume"
-    return f"each process's whole log is {where}: {folder}/attempt-<n>/<role>-<rank>.<incarnation>.log"
+    volume_text = f"on claim {claim}" if claim else "in its pods, if that is a volume"
+    return f"each process's whole log is {volume_text}: {folder}/attempt-<n>/<role>-<rank>.<incarnation>.log"
 
 
 def files(job: Mapping[str, Any], ranks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Path]]:
     """Return the logs of ranks, in order of attempts; empty when this machine does not have the volume."""
     folder = place(job)
-    found: list[tuple[int, str, int, int, Path]] = []
+    log_files: list[tuple[int, str, int, int, Path]] = []
     for path in folder.glob("attempt-*/*.log") if folder else ():
         attempt, name = _ATTEMPT.fullmatch(path.parent.name), _FILE.fullmatch(path.name)
         if attempt and name:
-            found.append((int(attempt[1]), name[1], int(name[2]), int(name[3]), path))
-    wanted = set(ranks)
-    made: dict[tuple[str, int], list[Path]] = {}
+            log_files.append((int(attempt[1]), name[1], int(name[2]), int(name[3]), path))
+    rank_keys = set(ranks)
+    paths_by_rank: dict[tuple[str, int], list[Path]] = {}
     # By attempt and incarnation, as they were written.
-    for _, role, rank, _, path in sorted(found):
-        if (role, rank) in wanted:
-            made.setdefault((role, rank), []).append(path)
-    return made
+    for _, role, rank, _, path in sorted(log_files):
+        if (role, rank) in rank_keys:
+            paths_by_rank.setdefault((role, rank), []).append(path)
+    return paths_by_rank
 
 
 def pieces(paths: Iterable[Path]) -> Iterator[str]:

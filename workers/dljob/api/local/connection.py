@@ -67,9 +67,9 @@ class RecordConnection:
             from dljob.runtime.journal.job_record import read_notes
 
             # Nothing will answer for a job whose runner is gone, but its journal is complete.
-            found = read_notes(self._record.folder, after_seq)
-            if found or not timeout_s or self._record.stale:
-                return found
+            notes_so_far = read_notes(self._record.folder, after_seq)
+            if notes_so_far or not timeout_s or self._record.stale:
+                return notes_so_far
             # Another host writes it, and tells nobody here.
             time.sleep(min(timeout_s, AGAIN_S))
             return read_notes(self._record.folder, after_seq)
@@ -116,7 +116,9 @@ class RecordConnection:
         record = self._record
         refuse_starting(record)
         if record.over:  # the folder has all answers, and the Ray may be gone
-            yield LocalConnection(record.name, record.uid, record.folder, SocketLine(record.folder), gone=lambda: "")
+            yield LocalConnection(
+                record.name, record.uid, record.folder, SocketLine(record.folder), why_gone=lambda: ""
+            )
             return
         if self._block is None:
             with reach(record) as job:

@@ -55,9 +55,9 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
                 return error.code, error.read()
 
     def ask(target: str) -> tuple[int, bytes]:
-        here = _is_here(host)
+        is_local = _is_here(host)
         # Root's programs can read the token anyway.
-        if here and (others := users_of(PORT) - {0, os.getuid()}):
+        if is_local and (others := users_of(PORT) - {0, os.getuid()}):
             raise UnreachableError(
                 f"another user's program (uid {min(others)}) listens at port {PORT} here, and would get Ray's token",
                 hint=f"ss -ltnp 'sport = :{PORT}' shows the port; start Ray's head while the port is free",
@@ -67,7 +67,7 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
                 return ask_at(host, target)
             except OSError:
                 # A head of this machine: unless it was told otherwise, its dashboard listens on the loopback alone.
-                if not here or host == LOOPBACK:
+                if not is_local or host == LOOPBACK:
                     raise
                 return ask_at(LOOPBACK, target)
         except (OSError, HTTPException) as error:

@@ -46,8 +46,8 @@ def ray_end(end: ProcessEnd, ray_folder: Path, job_folder: Path, now: float) -> 
     logs = keep_logs(ray_folder, job_folder)
     clues = [clue.text for clue in evidence.of_the_dead(end.pid)]
     reason = "OOMKilled" if clues else reasons.RAY_LOST
-    kept = [f"the ends of the logs of its Ray are in {logs}"] if logs else []
-    return AbruptEnd("Failed", reason, describe_end(end), (*clues, *kept), now)
+    log_clues = [f"the ends of the logs of its Ray are in {logs}"] if logs else []
+    return AbruptEnd("Failed", reason, describe_end(end), (*clues, *log_clues), now)
 
 
 def lost_end(record: RegistryEntry) -> AbruptEnd:

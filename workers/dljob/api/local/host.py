@@ -119,16 +119,16 @@ class LocalJobs:
         devices = devices_here()
         groups = machines_here(plan(manifest), pretend, devices)
         # The devices of other jobs' machines are taken: `lay_out_beside` refuses a plan that needs them.
-        held = [node for job in self.jobs for node in job.nodes]
-        taken, missing = lay_out_beside(groups, pretend, devices, idle=self.idle, held=held)
+        used_nodes = [node for job in self.jobs for node in job.nodes]
+        idle_nodes, missing = lay_out_beside(groups, pretend, devices, idle=self.idle, busy=used_nodes)
         # By identity: machines of one shape are equal, and each is taken once.
-        self.idle = [node for node in self.idle if not any(node is one for one in taken)]
+        self.idle = [node for node in self.idle if not any(node is idle_node for idle_node in idle_nodes)]
         if self.ray is None:
             self.ray = stack.enter_context(EmbeddedRay(missing, on_death=self.deaths.append))
             self.lost_nodes = LostNodes(self.ray, log.warning)
         elif missing:
             self.ray.add(missing)
-        return self.ray, taken + missing
+        return self.ray, idle_nodes + missing
 
     def look(self) -> None:
         """Drop ended jobs and make their machines idle."""
@@ -217,7 +217,7 @@ class Orders:
 
 def serve(host: LocalJobs, orders: Orders, stack: ExitStack) -> None:
     """Carry out commands until the work is done."""
-    told = False
+    is_stopping = False
     while not host.done and not host.deaths:
         line = orders.wait(LOOK_S)
         # In every turn, also without a command: `done` depends on it.
@@ -232,10 +232,10 @@ def serve(host: LocalJobs, orders: Orders, stack: ExitStack) -> None:
         elif line is not None:  # "close" is the only other command
             orders.closed = True
         # Once: further rounds only wait for the kept jobs.
-        if orders.closed and not told:
-            told = True
+        if orders.closed and not is_stopping:
+            is_stopping = True
             host.stop()
-        if told and not host.jobs:
+        if is_stopping and not host.jobs:
             return
 
 
@@ -252,8 +252,8 @@ def _submitted(host: LocalJobs, order: Mapping[str, Any], stack: ExitStack) -> d
         return {"error": UnreachableError.__name__, "message": f"{type(error).__name__}: {error}", "hint": ""}
 
 
-def _answer(what: Mapping[str, Any]) -> None:
-    os.write(_ANSWERS, json.dumps(what).encode() + b"\n")
+def _answer(reply: Mapping[str, Any]) -> None:
+    os.write(_ANSWERS, json.dumps(reply).encode() + b"\n")
 
 
 _ANSWERS = 3

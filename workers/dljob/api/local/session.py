@@ -78,8 +78,8 @@ class LocalRay:
             answer = self._ask(order)
             if "error" in answer:
                 # The host's error by name, so that callers can catch what `submit` documents.
-                made: type[DLJobError] = getattr(dljob.errors, answer["error"], UnreachableError)
-                raise made(answer["message"], hint=answer["hint"])
+                error_type: type[DLJobError] = getattr(dljob.errors, answer["error"], UnreachableError)
+                raise error_type(answer["message"], hint=answer["hint"])
             record = registry.find(answer["uid"])
             self._jobs.append(record)
             if keep:
@@ -124,20 +124,22 @@ class LocalRay:
 
     def running(self) -> list[registry.RegistryEntry]:
         """Return the jobs that would end with this Ray."""
-        return [one for one in self._jobs if one.uid not in self._kept and not one.over and not one.stale]
+        return [
+            record for record in self._jobs if record.uid not in self._kept and not record.over and not record.stale
+        ]
 
-    def close(self, what: str) -> None:
+    def close(self, owner_text: str) -> None:
         """End this Ray, except for kept jobs; name those that still run on stderr. A second Ctrl-C meanwhile kills it.
 
         Args:
-            what: what ends, for the message.
+            owner_text: what ends, for the message.
         """
         process = self._process
         if process is None or os.getpid() != self._program:  # a fork of the program does not own the host
             return
         for record in self.running():
             sys.stderr.write(
-                f"job {record.name} ({record.uid[:8]}) still runs and ends with {what}: it is saved and stopped; "
+                f"job {record.name} ({record.uid[:8]}) still runs and ends with {owner_text}: it is saved and stopped; "
                 f"its folder: {record.dir} (submit(detach=True) keeps a job)\n"
             )
         self._process = None
@@ -165,7 +167,7 @@ class LocalRay:
             self._said = _last_words(self._errors)
             self._errors = None
 
-    def left(self) -> None:
+    def wait_until_ended(self) -> None:
         """Wait until this Ray ends, if it served a single job; that job has ended."""
         process = self._process
         if process is not None and self._once and not self._kept:

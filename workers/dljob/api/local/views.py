@@ -76,17 +76,17 @@ def watch(record: RegistryEntry, connection: RecordConnection, show: Callable[[S
     if not record.runner and not record.over:
         # Its folder may be on another machine, and would miss the end of its Ray: PrimeMaster is asked.
         with connection.reached() as job:
-            found: dict[str, Any] = {}
-            while found.get("phase") not in ENDED:
-                found = job.status(int(found.get("version", 0)), NEWS_S)
-                show([summary(record, found)])
+            status: dict[str, Any] = {}
+            while status.get("phase") not in ENDED:
+                status = job.status(int(status.get("version", 0)), NEWS_S)
+                show([summary(record, status)])
         return
     while True:
         if record.is_starting and not record.folder.exists():
             record = registry.find(record.name)  # it has begun, or its start was interrupted
-        found = filed(record)
-        show([summary(record, found)])
-        if found.get("phase") in ENDED:
+        status = filed(record)
+        show([summary(record, status)])
+        if status.get("phase") in ENDED:
             return
         time.sleep(WATCH_S)
 
@@ -110,11 +110,11 @@ def current(record: RegistryEntry, connection: RecordConnection, remark: Callabl
             return job.status(reach_s=ANSWER_S)
         except UnreachableError as error:
             # Without a runner the Ray is elsewhere, and the folder here may never get a later status.
-            found = record.status() if record.runner else {}
-            if not found:
+            filed_status = record.status() if record.runner else {}
+            if not filed_status:
                 raise
             remark(f"PrimeMaster does not answer; {_written(record)} ({error.message})")
-            return found
+            return filed_status
 
 
 def _written(record: RegistryEntry) -> str:

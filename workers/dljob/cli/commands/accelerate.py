@@ -11,7 +11,7 @@ from dljob.cli.commands.torchrun import run_line
 from dljob.compat import accelerate_run as meaning
 from dljob.errors import ExitCode
 
-own_words = meaning.own
+own_words = meaning.count_own_words
 
 
 def accelerate(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:

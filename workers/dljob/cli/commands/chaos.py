@@ -32,7 +32,7 @@ def chaos(
     /,
     *,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative="")] = False,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
     """Inject the faults of a file into a running job, and report its reaction to each.
@@ -46,16 +46,16 @@ def chaos(
         job: name or uid.
         file: YAML list of faults, as for `dljob run --faults`.
         yes: do not ask, on Kubernetes, whether the listed faults are to be injected into that job.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         form: table, json or yaml, for the report.
     """
-    if where.remote:
-        return _in_pods(job, file, where, form, yes=yes)
+    if place.remote:
+        return _in_pods(job, file, place, form, yes=yes)
     from dljob.api.local.connection import refuse_dead
 
-    with local("chaos", job) as found:
-        refuse_dead(found.record)
-        return _inflict(found.record, found.connection, file, form)
+    with local("chaos", job) as handle:
+        refuse_dead(handle.record)
+        return _inflict(handle.record, handle.connection, file, form)
 
 
 def _inflict(record: RegistryEntry, connection: Connection, file: Path, form: output.TableFormat) -> ExitCode:
@@ -82,38 +82,38 @@ def _inflict(record: RegistryEntry, connection: Connection, file: Path, form: ou
     return _shown(inflictor.finish(status), form)
 
 
-def _in_pods(job: str, file: Path, where: JobTarget, form: output.TableFormat, *, yes: bool) -> ExitCode:
+def _in_pods(job: str, file: Path, place: JobTarget, form: output.TableFormat, *, yes: bool) -> ExitCode:
     from dljob.api.kubernetes.chaos import ClusterFaults
     from dljob.api.kubernetes.cluster_thread import ClusterThread
     from dljob.runtime.faults.injector import describe, when_in_words
 
-    with ClusterThread(where.context) as cluster:
-        found = ClusterFaults(cluster, job, where.namespace, file)
+    with ClusterThread(place.context) as cluster:
+        cluster_faults = ClusterFaults(cluster, job, place.namespace, file)
         if not yes:
-            for fault in found.faults:
+            for fault in cluster_faults.faults:
                 output.say(f"{describe(fault)} {when_in_words(fault.when)}")
-            _confirm(f"inject {counted(len(found.faults), 'fault')} into job {found.place}")
-        return _shown(found.inflict(output.say), form)
+            _confirm(f"inject {counted(len(cluster_faults.faults), 'fault')} into job {cluster_faults.place}")
+        return _shown(cluster_faults.inflict(output.say), form)
 
 
-def _confirm(what: str) -> None:
+def _confirm(deed: str) -> None:
     """Ask at a terminal. Raises UsageError without one, and for any answer but yes.
 
     A job of a machine is its user's own; one of a cluster may be production, and a name is soon mistyped.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"not confirmed: {what}", hint="--yes injects them without a question")
-    output.say(f"{what}? [y/N]")
+        raise UsageError(f"not confirmed: {deed}", hint="--yes injects them without a question")
+    output.say(f"{deed}? [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was injected")
 
 
-def _shown(told: Mapping[str, Any], form: output.TableFormat) -> ExitCode:
+def _shown(report: Mapping[str, Any], form: output.TableFormat) -> ExitCode:
     if form == "table":
-        shown.show(told)
+        shown.show(report)
     else:
-        output.structured(told, form)
-    return shown.verdict(told)
+        output.structured(report, form)
+    return shown.verdict(report)
 
 
 def _plan(record: RegistryEntry) -> JobPlan:

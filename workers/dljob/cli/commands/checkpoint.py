@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 def checkpoint(
     action: Literal["ls", "verify", "export"],
-    where: str,
+    source: str,
     out: Path | None = None,
     /,
     *,
@@ -41,7 +41,7 @@ def checkpoint(
 
     Args:
         action: ls, verify or export.
-        where: a folder with checkpoints in it or below it, or a job of this machine, by name or uid.
+        source: a folder with checkpoints in it or below it, or a job of this machine, by name or uid.
         out: for export: file (safetensors) or folder (dcp) to write; it must not exist.
         to: for export: safetensors (tensors, arrays) or dcp (PyTorch's distributed checkpoint; numbers and text too).
         world: only this role, or rank of a role (`rollout/3`), as shown by ls.
@@ -54,12 +54,12 @@ def checkpoint(
     if action != "export":
         if out is not None or to is not None or trust or only:
             raise UsageError(f"OUT, --to, --trust and --only are for export, not for {action}")
-        return _show(where, world, step, form, read_all=action == "verify")
+        return _show(source, world, step, form, read_all=action == "verify")
     if out is None or to is None:
         raise UsageError(
-            "export needs a target", hint="dljob checkpoint export WHERE OUT --to safetensors, or --to dcp"
+            "export needs a target", hint="dljob checkpoint export SOURCE OUT --to safetensors, or --to dcp"
         )
-    folder = _one(where, world)
+    folder = _only_world(source, world)
     row = _counting(folder, step)
     # Only an export needs torch: `ls` and `verify` work on any machine that sees the files.
     if find_spec("torch") is None:
@@ -76,10 +76,10 @@ def checkpoint(
     return 0
 
 
-def _show(where: str, world: str | None, step: int | None, form: output.TableFormat, *, read_all: bool) -> int:
+def _show(source: str, world: str | None, step: int | None, form: output.TableFormat, *, read_all: bool) -> int:
     shown = list[CheckpointRow]()
     damaged = list[str]()
-    for name, folder in _worlds(where, world):
+    for name, folder in _worlds(source, world):
         shown += [row for row in rows(name, folder, read_all=read_all) if step in (None, row.mark.step)]
         records = folder.records()
         damaged += [f"{name}: {text}" for text in (*records.damaged, *records.newer)]
@@ -118,29 +118,29 @@ def _counting(folder: Folder, step: int | None) -> CheckpointRow:
     for row in rows("", folder):
         if row.state == "whole" and step in (None, row.mark.step):
             return row
-    wanted = "" if step is None else f" of step {step}"
-    raise NotFoundError(f"no checkpoint{wanted} is valid", hint="see dljob checkpoint verify")
+    step_text = "" if step is None else f" of step {step}"
+    raise NotFoundError(f"no checkpoint{step_text} is valid", hint="see dljob checkpoint verify")
 
 
-def _worlds(where: str, world: str | None) -> list[tuple[str, Folder]]:
+def _worlds(source: str, world: str | None) -> list[tuple[str, Folder]]:
     """Return the selected worlds. Raises NotFoundError."""
-    root = Path(where)
+    root = Path(source)
     # A folder first: it may be that of any job, such as a cluster's on a mounted volume.
     if not root.is_dir():
-        root = local("checkpoint", where).dir / "checkpoints"
-    there = worlds(root)
-    found = [(name, folder) for name, folder in there if world in (None, name)]
-    if not found:
-        names = ", ".join(name for name, _ in there)
+        root = local("checkpoint", source).dir / "checkpoints"
+    all_worlds = worlds(root)
+    chosen_worlds = [(name, folder) for name, folder in all_worlds if world in (None, name)]
+    if not chosen_worlds:
+        names = ", ".join(name for name, _ in all_worlds)
         hint = f"--world is one of: {names}" if names else "spec.checkpoint.path says where a job on a cluster saves"
         raise NotFoundError(f"no checkpoints in {root}" if not names else f"no world {world} in {root}", hint=hint)
-    return found
+    return chosen_worlds
 
 
-def _one(where: str, world: str | None) -> Folder:
-    found = _worlds(where, world)
+def _only_world(source: str, world: str | None) -> Folder:
+    chosen_worlds = _worlds(source, world)
     # An export has one target; choosing a world for the user could export the wrong one unnoticed.
-    if len(found) > 1:
-        names = ", ".join(name for name, _ in found)
+    if len(chosen_worlds) > 1:
+        names = ", ".join(name for name, _ in chosen_worlds)
         raise UsageError(f"export of which world? There are {names}", hint="add --world")
-    return found[0][1]
+    return chosen_worlds[0][1]

@@ -55,30 +55,32 @@ def convert(
     if to is not None and not diff:
         refuse_existing(to, force=force)
     text, name = _read(file)
-    runtimes = [one for path in runtime for one in manifest.training_runtimes_in(source.read_documents(_read(path)[0]))]
+    runtimes = [
+        piece for path in runtime for piece in manifest.training_runtimes_in(source.read_documents(_read(path)[0]))
+    ]
     if kubernetes or context or namespace:
         runtimes += _of_cluster(manifest.find_runtime_refs(text), context, namespace)
-    given = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
-    pieces = manifest.convert(text, name, given)
+    options = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
+    pieces = manifest.convert(text, name, options)
     if diff:
         output.document("\n".join(report.diff(text, pieces)))
-    elif whole := report.converted_text(pieces):
+    elif text_of_jobs := report.converted_text(pieces):
         if to is None:
-            output.document(whole.removesuffix("\n"))
+            output.document(text_of_jobs.removesuffix("\n"))
         else:
-            write(to, [whole], force=force)
+            write(to, [text_of_jobs], force=force)
     for line in report.lines(pieces, name):
         output.say(line)
-    refused = any(isinstance(one, manifest.RefusedManifest) for one in pieces)
-    wrong = refused or any(one.problems for one in pieces if isinstance(one, manifest.ConvertedJob))
+    refused = any(isinstance(piece, manifest.RefusedManifest) for piece in pieces)
+    wrong = refused or any(piece.problems for piece in pieces if isinstance(piece, manifest.ConvertedJob))
     return ExitCode.USAGE if wrong else ExitCode.OK
 
 
-def _of_cluster(wanted: Sequence[RuntimeRef], context: str | None, namespace: str | None) -> list[dict[str, Any]]:
+def _of_cluster(refs: Sequence[RuntimeRef], context: str | None, namespace: str | None) -> list[dict[str, Any]]:
     from dljob.api.kubernetes.connect import ask
     from dljob.cli.kubernetes.runtimes import read
 
-    return ask(lambda kube: read(kube, wanted, namespace), context)
+    return ask(lambda kube: read(kube, refs, namespace), context)
 
 
 def _read(file: Path) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dljob.api.torchrun_line import own
+from dljob.api.torchrun_line import count_own_words
 from dljob.cli.commands.torchrun import run_line
 from dljob.compat import dlrover_run as meaning
 from dljob.errors import ExitCode
@@ -30,4 +30,4 @@ def dlrover_run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) ->
 
 def own_words(words: Sequence[str]) -> int:
     """Return how many words belong to dljob and dlrover-run rather than to the script."""
-    return own(words, meaning.LAUNCHER)
+    return count_own_words(words, meaning.LAUNCHER)

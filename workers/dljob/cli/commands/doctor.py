@@ -13,7 +13,7 @@ from dljob.errors import ExitCode
 
 
 def doctor(
-    *, where: JobTarget = HERE, form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table"
+    *, place: JobTarget = HERE, form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table"
 ) -> ExitCode:
     """Check the requirements of jobs, on this machine and on the kubeconfig's cluster, with a fix for each.
 
@@ -24,17 +24,17 @@ def doctor(
     with 1 when a check fails; warnings do not count.
 
     Args:
-        where: the cluster.
+        place: the cluster.
         form: table, json or yaml.
     """
     from dljob.cli.kubernetes import checks
     from dljob.cli.kubernetes import doctor as look
     from dljob.cli.machine.checks import check_machine
 
-    findings = look.check_packages() + ([] if where.remote else check_machine())
-    if where.remote or look.has_cluster():
+    findings = look.check_packages() + ([] if place.remote else check_machine())
+    if place.remote or look.has_cluster():
         # The only command that looks at a cluster unasked: it changes nothing, and says where it looked (ADR 13).
-        findings += asyncio.run(checks.examine(where))
+        findings += asyncio.run(checks.examine(place))
     else:
         findings.append(look.CheckResult("cluster", "skip", "no kubeconfig, so no cluster was looked at"))
     if form == "table":

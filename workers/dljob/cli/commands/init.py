@@ -70,9 +70,11 @@ def init(folder: Path = Path(), /) -> None:
     """
     job, script = folder / "dljob.yaml", folder / "train.py"
     # A dangling link does not exist, and would be written through.
-    there = [str(path) for path in (job, script) if path.exists() or path.is_symlink()]
-    if there:
-        raise UsageError(f"{' and '.join(there)}: there already, and not overwritten", hint="dljob init ANOTHER_FOLDER")
+    existing = [str(path) for path in (job, script) if path.exists() or path.is_symlink()]
+    if existing:
+        raise UsageError(
+            f"{' and '.join(existing)}: there already, and not overwritten", hint="dljob init ANOTHER_FOLDER"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     hint = "make room, or name another folder: dljob init ANOTHER_FOLDER"
     # The script first: a job file alone could be run, and fail.

@@ -23,7 +23,7 @@ def run(
     file: Path,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     changes: Overrides = UNCHANGED,
     faults: Path | None = None,
     pretend: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
@@ -46,7 +46,7 @@ def run(
 
     Args:
         file: YAML or JSON file.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         changes: changes of the file.
         faults: on this machine: inject the faults of this file, such as - {when: {step: 15}, target: rollout/1, fault:
             kill}; exits with 1 when the job's reaction differs from the file's expectation.
@@ -66,13 +66,13 @@ def run(
     """
     # Flags first: a mistake in them costs no reading, and no import of the runtime.
     shown = selected(quiet=quiet, roles=roles)
-    _check(where, local=faults is not None or bool(pretend), remote=stop_on_interrupt or upload is not None)
-    _check_detached(detach=detach, watched=where.remote or faults is not None or bool(shown.roles))
-    if where.remote:
+    _check(place, local=faults is not None or bool(pretend), remote=stop_on_interrupt or upload is not None)
+    _check_detached(detach=detach, watched=place.remote or faults is not None or bool(shown.roles))
+    if place.remote:
         from dljob.cli.kubernetes.run import run as remote
 
-        what = cluster_job(file, upload=upload, changes=changes, replace=replace, resume=_job_of(resume))
-        return remote(what, where, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
+        given_job = cluster_job(file, upload=upload, changes=changes, replace=replace, resume=_job_of(resume))
+        return remote(given_job, place, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
     # The ranks import from this folder, so a script that is missing in it is an error here and now.
     manifest = with_resources(manifest_of(file, changes=changes, rules=partial(unfit_here, file)))
     folder = folder_of(file, manifest)
@@ -92,15 +92,15 @@ def _job_of(resume: bool | str) -> str | None:  # noqa: FBT001 - a flag with or 
     return resume if isinstance(resume, str) else "" if resume else None
 
 
-def _check(where: JobTarget, *, local: bool, remote: bool) -> None:
+def _check(place: JobTarget, *, local: bool, remote: bool) -> None:
     """Refuse flags that belong to the other place.
 
     Raises:
         UsageError: there is such a flag.
     """
-    if where.remote and local:
+    if place.remote and local:
         raise UsageError("--faults and --pretend are for a run on this machine")
-    if remote and not where.remote:
+    if remote and not place.remote:
         raise UsageError(
             "--stop-on-interrupt, --upload and --no-upload are for a run on Kubernetes", hint="add --kubernetes"
         )

@@ -63,11 +63,19 @@ def sim(
         faults: inject the faults of this file, as `dljob run --faults` does, and report the reaction to each.
         form: table, json or yaml.
     """
-    given = {"seeds": seeds, "from": first, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
-    given |= {"world": world, "workers": workers, "ps": ps, "explore": explore, "operator": operator, "cuts": cuts}
-    given |= {"most": most, "faults": faults}
+    options = {
+        "seeds": seeds,
+        "from": first,
+        "seed": seed,
+        "replay": replay,
+        "save": save,
+        "nodes": nodes,
+        "days": days,
+    }
+    options |= {"world": world, "workers": workers, "ps": ps, "explore": explore, "operator": operator, "cuts": cuts}
+    options |= {"most": most, "faults": faults}
     # Not by truth: `--seed 0` is given.
-    _all_used(file, [name for name, value in given.items() if value is not None and value is not False])
+    _all_used(file, [name for name, value in options.items() if value is not None and value is not False])
     if explore:
         return _explore(most, form)
     if cuts:
@@ -81,7 +89,7 @@ def sim(
     if workers is not None:
         return _servers(workers, -(-workers // 25) if ps is None else ps, days, seed or 0, form)
     if replay is not None:
-        return _one(_replayed(replay), form)
+        return _show_story(_replayed(replay), form)
     chosen = _range(first or 0, 100 if seeds is None else seeds)
     return _seeds(file, chosen, seed, save, operator=operator, form=form)
 
@@ -100,15 +108,15 @@ _USES = {
 """Mode -> options that it uses; the first mode whose option is given is chosen."""
 
 
-def _all_used(file: Path | None, given: list[str]) -> None:
+def _all_used(file: Path | None, option_names: list[str]) -> None:
     """Refuse options that the mode would ignore."""
     # An ignored option would look as if it had been tested.
-    mode = next((name for name in _USES if name in given), "seeds")
-    unused = [f"--{name}" for name in given if name != mode and name not in _USES[mode]]
-    if file is not None and ("FILE" not in _USES[mode] or "operator" in given):
+    mode = next((name for name in _USES if name in option_names), "seeds")
+    unused = [f"--{name}" for name in option_names if name != mode and name not in _USES[mode]]
+    if file is not None and ("FILE" not in _USES[mode] or "operator" in option_names):
         unused.insert(0, str(file))
     if unused:
-        mode = "operator" if unused == [str(file)] and "operator" in given else mode
+        mode = "operator" if unused == [str(file)] and "operator" in option_names else mode
         raise UsageError(f"--{mode} does not use {', '.join(unused)}", hint="leave out one or the other")
 
 
@@ -125,13 +133,13 @@ def _seeds(
 ) -> ExitCode:
     if save is not None:
         _save(save, [])  # before the simulation: an unwritable folder must not cost minutes of work
-    found = _of_operator(seeds, seed) if operator else _of_master(file, seeds, seed)
+    report = _of_operator(seeds, seed) if operator else _of_master(file, seeds, seed)
     if seed is not None:
-        return _one(found, form)
+        return _show_story(report, form)
     if save is not None:
-        _save(save, found["failures"])
-    _many(found, form)
-    return ExitCode.JOB_FAILED if found["failures"] else ExitCode.OK
+        _save(save, report["failures"])
+    _many(report, form)
+    return ExitCode.JOB_FAILED if report["failures"] else ExitCode.OK
 
 
 def _of_master(file: Path | None, seeds: range, seed: int | None) -> dict[str, Any]:
@@ -140,12 +148,12 @@ def _of_master(file: Path | None, seeds: range, seed: int | None) -> dict[str, A
     from dljob.testing.simulate.drive import case_of
 
     manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
-    return report.many(seeds, manifest) if seed is None else report.one(case_of(seed, manifest))
+    return report.many(seeds, manifest) if seed is None else report.report_case(case_of(seed, manifest))
 
 
 def _of_operator(seeds: range, seed: int | None) -> dict[str, Any]:
     stories = _operator_simulator()
-    return stories.many(seeds) if seed is None else stories.one(stories.story_of(seed))
+    return stories.many(seeds) if seed is None else stories.run_story(stories.story_of(seed))
 
 
 def _operator_simulator() -> Any:  # noqa: ANN401 - a module
@@ -164,10 +172,12 @@ def _replayed(path: Path) -> dict[str, Any]:
     try:
         # Loaded here, run below: an error of the simulation itself must not be reported as a bad file.
         stories = _operator_simulator() if data.get("operator") else None
-        told = partial(stories.one, stories.load(data)) if stories else partial(report.one, _case(data))
+        run_story = (
+            partial(stories.run_story, stories.load(data)) if stories else partial(report.report_case, _case(data))
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{path} is no case that --save wrote") from None
-    return told()
+    return run_story()
 
 
 def _case(data: dict[str, Any]) -> Case:
@@ -186,7 +196,7 @@ def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFor
         raise UsageError(
             f"{world} of {nodes} nodes for {days:g} days", hint="nodes and days are above 0, world <= nodes"
         )
-    return _told(run(Size(nodes, days, world, seed)), form)
+    return _show_values(run(Size(nodes, days, world, seed)), form)
 
 
 def _servers(workers: int, ps: int, days: float, seed: int, form: output.TableFormat) -> ExitCode:
@@ -194,15 +204,15 @@ def _servers(workers: int, ps: int, days: float, seed: int, form: output.TableFo
 
     if workers < 1 or ps < 1 or days <= 0:
         raise UsageError(f"{workers} workers and {ps} ps for {days:g} days", hint="all three are above 0")
-    return _told(run(Servers(workers, ps, days, seed)), form)
+    return _show_values(run(Servers(workers, ps, days, seed)), form)
 
 
-def _told(found: dict[str, Any], form: output.TableFormat) -> ExitCode:
+def _show_values(report: dict[str, Any], form: output.TableFormat) -> ExitCode:
     if form == "table":
-        output.table([(name, str(value)) for name, value in found.items()])
+        output.table([(name, str(value)) for name, value in report.items()])
     else:
-        output.structured(found, form)
-    return ExitCode.JOB_FAILED if found["problems"] else ExitCode.OK
+        output.structured(report, form)
+    return ExitCode.JOB_FAILED if report["problems"] else ExitCode.OK
 
 
 def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> ExitCode:
@@ -215,28 +225,28 @@ def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> Exit
     if file is None:
         raise UsageError("--faults is for a job", hint="dljob sim FILE --faults FAULTS")
     manifest = manifest_of(file)
-    wanted = load_faults(faults, plan(manifest))
-    found = Scenario(manifest.model_dump(mode="json", by_alias=True, exclude_none=True), wanted).play()
+    file_faults = load_faults(faults, plan(manifest))
+    report = Scenario(manifest.model_dump(mode="json", by_alias=True, exclude_none=True), file_faults).play()
     if form == "table":
-        chaos.show(found)
+        chaos.show(report)
     else:
-        output.structured(found, form)
-    return ExitCode.JOB_FAILED if found["problems"] else chaos.verdict(found)
+        output.structured(report, form)
+    return ExitCode.JOB_FAILED if report["problems"] else chaos.verdict(report)
 
 
 def _cuts(seeds: range, form: output.TableFormat) -> ExitCode:
     from dljob.testing.simulate.cuts import many
 
-    found = many(seeds)
+    reports = many(seeds)
     if form == "table":
-        names = [name for name in found[0] if name != "problems"]
-        output.table([tuple(names), *(tuple(str(each[name]) for name in names) for each in found)])
-        for each in found:
-            for line in each["problems"]:
-                output.data(f"broken: prompts from {each['prompts from']}, {line}")
+        names = [name for name in reports[0] if name != "problems"]
+        output.table([tuple(names), *(tuple(str(report[name]) for name in names) for report in reports)])
+        for report in reports:
+            for line in report["problems"]:
+                output.data(f"broken: prompts from {report['prompts from']}, {line}")
     else:
-        output.structured(found, form)
-    return ExitCode.JOB_FAILED if any(each["problems"] for each in found) else ExitCode.OK
+        output.structured(reports, form)
+    return ExitCode.JOB_FAILED if any(report["problems"] for report in reports) else ExitCode.OK
 
 
 def _explore(most: int | None, form: output.TableFormat) -> ExitCode:
@@ -244,16 +254,16 @@ def _explore(most: int | None, form: output.TableFormat) -> ExitCode:
 
     if most is not None and most < 0:
         raise UsageError(f"--most {most}", hint="write 0 or more")
-    found = [explored(each.small.name, most) for each in WORLDS]
+    reports = [explored(report.small.name, most) for report in WORLDS]
     if form == "table":
         names = ("world", "ranks", "faults", "states", "moves", "seconds")
-        output.table([names, *(tuple(str(each[name]) for name in names) for each in found)])
-        for each in found:
-            for line in (*each["trace"], *(f"broken: {problem}" for problem in each["problems"])):
-                output.data(f"{each['world']}: {line}")
+        output.table([names, *(tuple(str(report[name]) for name in names) for report in reports)])
+        for report in reports:
+            for line in (*report["trace"], *(f"broken: {problem}" for problem in report["problems"])):
+                output.data(f"{report['world']}: {line}")
     else:
-        output.structured(found, form)
-    return ExitCode.JOB_FAILED if any(each["problems"] for each in found) else ExitCode.OK
+        output.structured(reports, form)
+    return ExitCode.JOB_FAILED if any(report["problems"] for report in reports) else ExitCode.OK
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -274,24 +284,24 @@ def _save(folder: Path, failures: list[dict[str, Any]]) -> None:
         raise UsageError(f"cannot write into {folder}: {error.strerror}") from None
 
 
-def _one(found: dict[str, Any], form: output.TableFormat) -> ExitCode:
+def _show_story(report: dict[str, Any], form: output.TableFormat) -> ExitCode:
     if form == "table":
-        output.data("\n".join(found["trace"]))
-        output.data(f"{found['phase']} {found['reason']} after {found['seconds']:.3f} s")
-        for problem in found["problems"]:
+        output.data("\n".join(report["trace"]))
+        output.data(f"{report['phase']} {report['reason']} after {report['seconds']:.3f} s")
+        for problem in report["problems"]:
             output.data(f"broken: {problem}")
     else:
-        output.structured(found, form)
-    return ExitCode.JOB_FAILED if found["problems"] else ExitCode.OK
+        output.structured(report, form)
+    return ExitCode.JOB_FAILED if report["problems"] else ExitCode.OK
 
 
-def _many(found: dict[str, Any], form: output.TableFormat) -> None:
+def _many(report: dict[str, Any], form: output.TableFormat) -> None:
     if form != "table":
-        output.structured(found, form)
+        output.structured(report, form)
         return
-    size = f"{found['events']} events" if "events" in found else f"{found['writes']} writes"
-    output.data(f"{found['seeds']} seeds, {size}: {len(found['failures'])} violated an invariant")
-    for end, count in found["ends"].items():
+    size = f"{report['events']} events" if "events" in report else f"{report['writes']} writes"
+    output.data(f"{report['seeds']} seeds, {size}: {len(report['failures'])} violated an invariant")
+    for end, count in report["ends"].items():
         output.data(f"  {count} {end}")
-    for failure in found["failures"]:
+    for failure in report["failures"]:
         output.data(f"seed {failure['seed']}, with {len(failure['case']['faults'])} faults: {failure['problems'][0]}")

@@ -20,7 +20,7 @@ def submit(
     /,
     *,
     address: str | None = None,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     changes: Overrides = UNCHANGED,
     backend: str | None = None,
     upload: bool | None = None,
@@ -35,7 +35,7 @@ def submit(
     Args:
         file: YAML or JSON file; its folder is the ranks' working directory, on every machine.
         address: HOST:PORT of Ray's GCS; the alternative is one of the next three.
-        where: a cluster.
+        place: a cluster.
         changes: changes of the file.
         backend: distributed backend, instead of the file's and of DISTRIBUTED_BACKEND.
         upload: on Kubernetes: upload the folder, or do not, when the image has the code; default: upload it, unless the
@@ -46,9 +46,9 @@ def submit(
         roles: with --wait and --address: show only the output of these roles: trainer,rollout.
         form: name, json or yaml; default: name on Kubernetes, else json.
     """
-    if where.remote == (address is not None):
+    if place.remote == (address is not None):
         raise UsageError(
-            "submit to one place" if where.remote else "submit to which place?",
+            "submit to one place" if place.remote else "submit to which place?",
             hint="--address HOST:PORT of a Ray, or --kubernetes (or -n NAMESPACE, --context NAME); "
             "dljob run needs neither",
         )
@@ -59,13 +59,13 @@ def submit(
         from dljob.api.kubernetes.handle import submit_job
         from dljob.cli.kubernetes.run import run
 
-        what = cluster_job(file, upload=upload, changes=changes, backend=backend, replace=replace)
+        given_job = cluster_job(file, upload=upload, changes=changes, backend=backend, replace=replace)
         if wait:
-            return run(what, where, "yaml" if form == "yaml" else "json", stop_on_interrupt=False)
-        made = submit_job(what, namespace=where.namespace, context=where.context, say=output.say)
+            return run(given_job, place, "yaml" if form == "yaml" else "json", stop_on_interrupt=False)
+        job = submit_job(given_job, namespace=place.namespace, context=place.context, say=output.say)
         # Without the bookkeeping of server-side apply, which hides the job from a reader.
-        meta = {name: value for name, value in made.body["metadata"].items() if name != "managedFields"}
-        return accepted(made, form or "name", {**made.body, "metadata": meta}, indent=2)
+        meta = {name: value for name, value in job.body["metadata"].items() if name != "managedFields"}
+        return accepted(job, form or "name", {**job.body, "metadata": meta}, indent=2)
     if upload is not None:
         raise UsageError("--upload and --no-upload are for Kubernetes; a Ray reads the folder where it is")
     return _to_ray(file, address, changes, backend, form or "json", shown=shown, wait=wait, replace=replace)
@@ -92,8 +92,8 @@ def _to_ray(
     if not wait:
         return accepted(handle, form, environment_of(handle.record))
     try:
-        with screen(handle.name) as seen, shown.beside(seen, handle.dir):
-            status = watch.watch(handle.connection, seen)
+        with screen(handle.name) as live_screen, shown.beside(live_screen, handle.dir):
+            status = watch.watch(handle.connection, live_screen)
     except KeyboardInterrupt:
         # The job belongs to its Ray: only the watching ends.
         output.say(f"job {handle.name} goes on; dljob status {handle.name}, dljob stop {handle.name}")

@@ -12,25 +12,27 @@ from dljob.errors import ExitCode, UsageError, exit_code
 from dljob.spec.status import TERMINAL
 
 
-def suspend(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
+def suspend(job: str, /, *, place: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.
 
     Its spec can be changed meanwhile. `dljob resume` continues it from its last checkpoint.
 
     Args:
         job: name or uid.
-        where: the cluster.
+        place: the cluster.
         wait: return only when all its pods are gone.
     """
-    _refuse_here("suspend", job, where)
-    with where.job("suspend", job) as found:
-        before, status = found.suspend(wait=wait)
-        gone = status["phase"] in ("Suspended", "Invalid")
-        said = "is suspended" if gone else "is being suspended already" if before else "is being suspended"
-        output.say(f"job {found.place} {said}; it goes on with dljob resume {found.name}{found.flags}")
+    _refuse_here("suspend", job, place)
+    with place.job("suspend", job) as handle:
+        before, status = handle.suspend(wait=wait)
+        is_suspended = status["phase"] in ("Suspended", "Invalid")
+        state_text = (
+            "is suspended" if is_suspended else "is being suspended already" if before else "is being suspended"
+        )
+        output.say(f"job {handle.place} {state_text}; it goes on with dljob resume {handle.name}{handle.flags}")
 
 
-def resume(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> ExitCode:
+def resume(job: str, /, *, place: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> ExitCode:
     """Resume a job that is suspended, was stopped or failed, on new machines, from its last checkpoint.
 
     Its spec is as it is now. dljob run FILE --kubernetes --resume resumes a stopped or failed job with the file's spec
@@ -38,29 +40,29 @@ def resume(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parame
 
     Args:
         job: name or uid.
-        where: the cluster.
+        place: the cluster.
         wait: return only when it runs; exits with 1 if it failed instead.
     """
-    _refuse_here("resume", job, where)
-    with where.job("resume", job) as found:
-        before, status = found.resume(wait=wait)
+    _refuse_here("resume", job, place)
+    with place.job("resume", job) as handle:
+        before, status = handle.resume(wait=wait)
         phase = status["phase"]
         if wait and phase in TERMINAL:
-            why = f"({status.get('reason', '')}) {status.get('message', '')}"
-            output.say(f"job {found.place} has ended: {phase} {why}".rstrip())
+            reason = f"({status.get('reason', '')}) {status.get('message', '')}"
+            output.say(f"job {handle.place} has ended: {phase} {reason}".rstrip())
             return exit_code(phase)
-        said = "runs" if wait else "is resumed" if before else f"was not suspended: {phase}"
-        output.say(f"job {found.place} {said}; see dljob status {found.name}{found.flags}")
+        state_text = "runs" if wait else "is resumed" if before else f"was not suspended: {phase}"
+        output.say(f"job {handle.place} {state_text}; see dljob status {handle.name}{handle.flags}")
     return ExitCode.OK
 
 
-def _refuse_here(verb: str, job: str, where: JobTarget) -> None:
+def _refuse_here(verb: str, job: str, place: JobTarget) -> None:
     """Refuse a job of this machine, which has no machines to release.
 
     Raises:
         UsageError: no flag selects a cluster.
     """
-    if not where.remote:
+    if not place.remote:
         way = f"dljob stop {job}" if verb == "suspend" else "dljob run FILE --resume goes on with a stopped one"
         hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: {way}"
         raise UsageError(f"a job of this machine cannot be {verb.removesuffix('e')}ed", hint=hint)

@@ -38,7 +38,7 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
 
 def own_words(words: Sequence[str]) -> int:
     """Return how many words belong to dljob and torchrun rather than to the script."""
-    return torchrun_line.own(words)
+    return torchrun_line.count_own_words(words)
 
 
 def run_line(

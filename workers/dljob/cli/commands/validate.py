@@ -45,8 +45,8 @@ def validate(
     notes: list[str] = []
     jobs = 0
     for path in (file, *more):
-        found, manifests = _check(path, pod_security)
-        problems += found
+        file_problems, manifests = _check(path, pod_security)
+        problems += file_problems
         jobs += len(manifests)
         warnings += [line for manifest in manifests for line in _warned(path, manifest)]
         notes += [f"{path}: {line}" for manifest in manifests for line in _sizes_here(manifest)]
@@ -85,8 +85,8 @@ def _warned(path: Path, manifest: DLJobManifest) -> list[str]:
 
     spec = manifest.spec
     rules = (weight_warnings, checkpoint_warnings, launcher_warnings, tensorflow_warnings, port_warnings)
-    found = (finding for rule in rules for finding in rule(spec))
-    return [f"{path}: {path_of(one.loc)}: {one.message} ({one.hint})" for one in found]
+    findings = (finding for rule in rules for finding in rule(spec))
+    return [f"{path}: {path_of(warning.loc)}: {warning.message} ({warning.hint})" for warning in findings]
 
 
 def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManifest]]:
@@ -99,23 +99,23 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
     misfits: list[Problem] = []
 
     def rules(manifest: DLJobManifest) -> Sequence[Finding]:
-        found = refusals(manifest, PodPolicy(level))
+        findings = refusals(manifest, PodPolicy(level))
         # A Ray has all capabilities; of another backend only its adapter knows them.
         backend = manifest.spec.backend
         if backend is not None and backend.name == "yr":
             from dljob.runtime.backend.yr_local_mode import LOCAL
 
             lacks = lacking(manifest, backend.name, LOCAL)
-            misfits.extend(replace(one, file=str(path)) for one in lacks)
+            misfits.extend(replace(problem, file=str(path)) for problem in lacks)
         # With an image or a ConfigMap the code is not in this folder.
         in_cluster = manifest.spec.image or manifest.spec.code.config_map
-        return (*found, *(() if in_cluster else unfit_code(path, manifest)))
+        return (*findings, *(() if in_cluster else unfit_code(path, manifest)))
 
     try:
         manifests = load_file_all(path, rules=rules)
     except SpecError as error:
         return [*error.problems, *misfits], ()
     except UsageError as error:
-        said = error.message.replace(f"cannot read {path}", "cannot be read")  # `Problem` shows the file itself
-        return [Problem("", said, file=str(path), hint=error.hint)], ()
+        message = error.message.replace(f"cannot read {path}", "cannot be read")  # `Problem` shows the file itself
+        return [Problem("", message, file=str(path), hint=error.hint)], ()
     return misfits, manifests

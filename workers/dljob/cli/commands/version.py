@@ -21,13 +21,13 @@ def version(*, form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text
     Args:
         form: text, json or yaml.
     """
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = installed(package)
+            versions[package] = installed(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    ordered = {name: found[name] for name in ("dljob", "python", "ray", "torch")}
+            versions[package] = "not installed"
+    ordered = {name: versions[name] for name in ("dljob", "python", "ray", "torch")}
     if form == "text":
         output.data("\n".join(f"{name} {number}" for name, number in ordered.items()))
     else:

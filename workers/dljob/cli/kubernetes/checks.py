@@ -48,9 +48,11 @@ _OPERATOR_LABEL = "app.kubernetes.io/name=dljob,app.kubernetes.io/component=oper
 async def cluster(kube: Kube, namespace: str) -> CheckResult:
     """Check that the API server answers and accepts this user."""
     version = await kube.call("GET", "/version")
-    who = await _user_name(kube)
+    user_name = await _user_name(kube)
     return CheckResult(
-        "cluster", "ok", f"Kubernetes {version.get('gitVersion')} at {kube.transport.server}, as {who}, in {namespace}"
+        "cluster",
+        "ok",
+        f"Kubernetes {version.get('gitVersion')} at {kube.transport.server}, as {user_name}, in {namespace}",
     )
 
 
@@ -67,7 +69,7 @@ async def rights(kube: Kube, namespace: str) -> CheckResult:
     missing = [right for right, yes in zip(RIGHTS, allowed, strict=True) if not yes]
     if not missing:
         return CheckResult("rights", "ok", f"submit, status, logs, events, restart and stop in namespace {namespace}")
-    listed = ", ".join(f"{verb} {resource} ({what})" for verb, _, resource, what in missing)
+    listed = ", ".join(f"{verb} {resource} ({purpose})" for verb, _, resource, purpose in missing)
     fix = f"ask for them: a RoleBinding in {namespace} to the ClusterRole edit has them all"
     return CheckResult("rights", "fail", f"in namespace {namespace} not: {listed}", fix)
 
@@ -94,20 +96,20 @@ async def crd(kube: Kube, _namespace: str) -> CheckResult:
     if not await _served(kube, "/apis/dljob.io/v1alpha1"):
         return CheckResult("DLJob CRD", "fail", "this cluster serves no DLJobs", INSTALL)
     try:
-        theirs = await kube.get(CRDS, "dljobs.dljob.io")
+        served_crd = await kube.get(CRDS, "dljobs.dljob.io")
     except NotThereError:
         return CheckResult("DLJob CRD", "fail", "this cluster serves no DLJobs", INSTALL)
     except ApiError as error:
         if error.status == 403:
             return CheckResult("DLJob CRD", "ok", "v1alpha1 is served; this user may not read its fields")
         raise
-    different = doctor.crd_difference(ours(), theirs)
-    version = str(theirs["metadata"].get("labels", {}).get("app.kubernetes.io/version") or "")
-    said = f"v1alpha1{f', of dljob {version}' if version else ''}"
+    different = doctor.crd_difference(ours(), served_crd)
+    version = str(served_crd["metadata"].get("labels", {}).get("app.kubernetes.io/version") or "")
+    version_text = f"v1alpha1{f', of dljob {version}' if version else ''}"
     if different:
         fix = "bring both to one version: helm upgrade the chart, or pip install the cluster's dljob"
-        return CheckResult("DLJob CRD", "warn", f"{said} is not what this dljob knows: it {different}", fix)
-    return CheckResult("DLJob CRD", "ok", f"{said}, the same fields as here")
+        return CheckResult("DLJob CRD", "warn", f"{version_text} is not what this dljob knows: it {different}", fix)
+    return CheckResult("DLJob CRD", "ok", f"{version_text}, the same fields as here")
 
 
 async def _served(kube: Kube, path: str) -> bool:
@@ -130,12 +132,14 @@ async def kuberay(kube: Kube, _namespace: str) -> CheckResult:
         return CheckResult("KubeRay", "fail", "this cluster serves no RayClusters", _KUBERAY_FIX)
     if trouble == "old":
         return CheckResult("KubeRay", "fail", "the CRD of RayClusters is too old: fields are missing in it", _CRD_FIX)
-    found = await kube.list(DEPLOYMENTS, None, labels=_KUBERAY_LABEL)
-    found = found or await kube.list(DEPLOYMENTS, None, fields="metadata.name=kuberay-operator")  # without its chart
+    deployments = await kube.list(DEPLOYMENTS, None, labels=_KUBERAY_LABEL)
+    deployments = deployments or await kube.list(
+        DEPLOYMENTS, None, fields="metadata.name=kuberay-operator"
+    )  # without its chart
     missing = CheckResult(
         "KubeRay", "warn", "RayClusters are served; no Deployment of its operator is seen", _KUBERAY_FIX
     )
-    finding, version = doctor.deployment("KubeRay", found, missing)
+    finding, version = doctor.deployment("KubeRay", deployments, missing)
     # An image by digest, or a version such as "nightly", has no numbers, and is not judged.
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if finding.state == "ok" and len(numbers) == 2 and numbers < KUBERAY_NEEDED:
@@ -147,13 +151,13 @@ async def operator(kube: Kube, _namespace: str) -> CheckResult:
     """Check that dljob's operator runs, in the version of this command."""
     from dljob.kube.api import DEPLOYMENTS
 
-    found = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
+    deployments = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
     missing = CheckResult("operator", "fail", "no Deployment of the dljob operator is seen", INSTALL)
-    finding, version = doctor.deployment("operator", found, missing)
-    own = doctor.check_packages()[0].message.split()[0]
-    if finding.state == "ok" and version and version != own:
+    finding, version = doctor.deployment("operator", deployments, missing)
+    own_version = doctor.check_packages()[0].message.split()[0]
+    if finding.state == "ok" and version and version != own_version:
         fix = f"pip install dljob=={version}, or helm upgrade the chart"
-        return CheckResult("operator", "warn", f"{finding.message}; this dljob is {own}", fix)
+        return CheckResult("operator", "warn", f"{finding.message}; this dljob is {own_version}", fix)
     return finding
 
 
@@ -161,50 +165,52 @@ async def webhook(kube: Kube, _namespace: str) -> CheckResult:
     """Check that the admission webhook is on, and the validity of its certificate."""
     from dljob.kube.api import DEPLOYMENTS
 
-    found = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
+    deployments = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
     marks: dict[str, str] = {}
-    for one in found:
-        marks |= one["metadata"].get("annotations") or {}
-    return doctor.webhook(marks, time.time(), await _certificate_left(kube, found))
+    for deployment in deployments:
+        marks |= deployment["metadata"].get("annotations") or {}
+    return doctor.webhook(marks, time.time(), await _certificate_left(kube, deployments))
 
 
 async def _certificate_left(kube: Kube, deployments: Sequence[Json]) -> float | None:
     """Return the remaining seconds of the certificate, the least of all replicas by their metrics; None: no answer."""
     from dljob.kube.api import PODS, ApiError
 
-    left: list[float] = []
-    for one in deployments:
-        containers = one["spec"]["template"]["spec"]["containers"]
+    seconds_left: list[float] = []
+    for deployment in deployments:
+        containers = deployment["spec"]["template"]["spec"]["containers"]
         ports = [port["containerPort"] for port in containers[0].get("ports") or () if port.get("name") == "metrics"]
         with suppress(ApiError):  # the result then says that the metric cannot be read
             # Only replicas with a port for metrics can be asked.
-            for pod in await kube.list(PODS, one["metadata"]["namespace"], labels=_OPERATOR_LABEL) if ports else ():
+            for pod in (
+                await kube.list(PODS, deployment["metadata"]["namespace"], labels=_OPERATOR_LABEL) if ports else ()
+            ):
                 meta = pod["metadata"]
                 # Each replica serves the certificate that it has loaded, and only the replica knows it.
                 answer = await kube.proxy_get(meta["name"], ports[0], "metrics", meta["namespace"])
-                found = re.search(rf"^{doctor.CERTIFICATE_METRIC}(?:{{.*}})? (\S+)$", answer.text(), re.MULTILINE)
-                left += [float(found[1])] if found else []
-    return min(left, default=None)
+                match = re.search(rf"^{doctor.CERTIFICATE_METRIC}(?:{{.*}})? (\S+)$", answer.text(), re.MULTILINE)
+                seconds_left += [float(match[1])] if match else []
+    return min(seconds_left, default=None)
 
 
 async def quota(kube: Kube, namespace: str) -> CheckResult:
     """Check the quotas of the namespace."""
-    found = await kube.call("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")
-    state, said = doctor.quota(found.get("items") or [])
+    quotas = await kube.call("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")
+    state, message = doctor.quota(quotas.get("items") or [])
     fix = f"kubectl describe quota -n {namespace}" if state == "warn" else ""
-    return CheckResult("quota", state, f"in namespace {namespace}: {said}", fix)
+    return CheckResult("quota", state, f"in namespace {namespace}: {message}", fix)
 
 
 async def nodes(kube: Kube, _namespace: str) -> CheckResult:
     """Check the machines and their devices."""
     from dljob.kube.api import NODES
 
-    found = await kube.list(NODES)
-    said = doctor.devices(found)
+    node_bodies = await kube.list(NODES)
+    message = doctor.devices(node_bodies)
     # The text begins with the number of nodes that accept pods.
-    if said.startswith("0 "):
-        return CheckResult("nodes", "fail", said, "kubectl get nodes")
-    return CheckResult("nodes", "ok", said)
+    if message.startswith("0 "):
+        return CheckResult("nodes", "fail", message, "kubectl get nodes")
+    return CheckResult("nodes", "ok", message)
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
@@ -218,16 +224,16 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 )
 
 
-async def examine(where: JobTarget) -> list[CheckResult]:
+async def examine(place: JobTarget) -> list[CheckResult]:
     """Check the cluster: connection first, then everything else concurrently."""
     try:
-        kube = await way.connect(where.context)
+        kube = await way.connect(place.context)
     except UnreachableError as error:
         return [CheckResult("kubeconfig", "fail", error.message, "see kubectl config get-contexts; or set KUBECONFIG")]
     except DLJobError as error:
         return [CheckResult("kubernetes", "fail", error.message, way.EXTRA)]
     try:
-        namespace = where.namespace or kube.namespace
+        namespace = place.namespace or kube.namespace
         first = await _checked("cluster", cluster, kube, namespace)
         if first.state == "fail":
             # The other checks would each run into the same timeout.

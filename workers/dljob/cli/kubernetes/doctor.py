@@ -52,12 +52,12 @@ def healthy(findings: Iterable[CheckResult]) -> bool:
 def lines(findings: Sequence[CheckResult]) -> list[str]:
     """Format one line per result, with its fix below."""
     width = max(len(finding.check) for finding in findings)
-    made: list[str] = []
-    for one in findings:
-        made.append(f"{one.state:<4}  {one.check.ljust(width)}  {one.message}")
-        if one.fix:
-            made.append(f"      {' ' * width}  -> {one.fix}")
-    return made
+    lines_so_far: list[str] = []
+    for result in findings:
+        lines_so_far.append(f"{result.state:<4}  {result.check.ljust(width)}  {result.message}")
+        if result.fix:
+            lines_so_far.append(f"      {' ' * width}  -> {result.fix}")
+    return lines_so_far
 
 
 def data(findings: Sequence[CheckResult]) -> list[Json]:
@@ -67,29 +67,29 @@ def data(findings: Sequence[CheckResult]) -> list[Json]:
 
 def check_packages() -> list[CheckResult]:
     """Check the packages that a job on this machine, or a script that talks to one, needs."""
-    made = [CheckResult("dljob", "ok", f"{_installed('dljob')} on Python {platform.python_version()}")]
-    for package, extra, what in (
+    results = [CheckResult("dljob", "ok", f"{_installed('dljob')} on Python {platform.python_version()}")]
+    for package, extra, purpose in (
         ("ray", "runtime", "dljob run on this machine"),
         ("torch", "torch", "Elastic roles here"),
     ):
         version = _installed(package)
-        fix = f"pip install 'dljob[{extra}]', if you want {what}"
-        made.append(_package(package, version) if version else CheckResult(package, "skip", "not installed", fix))
-    return made
+        fix = f"pip install 'dljob[{extra}]', if you want {purpose}"
+        results.append(_package(package, version) if version else CheckResult(package, "skip", "not installed", fix))
+    return results
 
 
 def _package(package: str, version: str) -> CheckResult:
     """Check an installed package for bytecode."""
     # Not by an import: torch takes seconds.
-    found = importlib.util.find_spec(package)
-    folder = Path(found.origin).parent if found and found.origin else None
+    package_spec = importlib.util.find_spec(package)
+    folder = Path(package_spec.origin).parent if package_spec and package_spec.origin else None
     # Without bytecode each process that starts compiles torch again, for seconds.
     if folder is None or Path(importlib.util.cache_from_source(str(folder / "__init__.py"))).exists():
         return CheckResult(package, "ok", version)
     if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
         return CheckResult(package, "ok", version)  # the first import writes the bytecode
-    said = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else "its folder cannot be written to"
-    message = f"{version}, compiled anew in each process that starts: {said}"
+    reason = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else "its folder cannot be written to"
+    message = f"{version}, compiled anew in each process that starts: {reason}"
     return CheckResult(package, "warn", message, shlex.join([sys.executable, "-m", "compileall", "-q", str(folder)]))
 
 
@@ -115,54 +115,56 @@ def version_of(image: str) -> str:
     return tag.removeprefix("v")
 
 
-def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: CheckResult) -> tuple[CheckResult, str]:
+def deployment(check: str, deployments: Sequence[Mapping[str, Any]], missing: CheckResult) -> tuple[CheckResult, str]:
     """Check that a Deployment exists and is ready; return the result and its version."""
-    if not found:
+    if not deployments:
         return missing, ""
     # Several may match, such as an old release beside a new one: the one that works counts.
-    one = max(found, key=lambda item: int(nested(item, "status").get("readyReplicas") or 0))
-    meta, spec = one["metadata"], nested(one, "spec")
-    ready, wanted = int(nested(one, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
+    best = max(deployments, key=lambda item: int(nested(item, "status").get("readyReplicas") or 0))
+    meta, spec = best["metadata"], nested(best, "spec")
+    ready, replicas = int(nested(best, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
     containers = entries(nested(nested(spec, "template"), "spec"), "containers")
     labels = nested(meta, "labels")
     # The chart's label first: an image may be tagged with anything.
     version = str(labels.get("app.kubernetes.io/version") or version_of(str(containers[0]["image"]))).removeprefix("v")
     place = f"{meta['namespace']}/{meta['name']}"
-    said = f"{version or 'version unknown'}, Deployment {place}, {ready}/{wanted} ready"
+    message = f"{version or 'version unknown'}, Deployment {place}, {ready}/{replicas} ready"
     if ready == 0:
         return CheckResult(
-            check, "fail", said, f"kubectl describe deployment {meta['name']} -n {meta['namespace']}"
+            check, "fail", message, f"kubectl describe deployment {meta['name']} -n {meta['namespace']}"
         ), version
-    return CheckResult(check, "ok", said), version
+    return CheckResult(check, "ok", message), version
 
 
-def webhook(marks: Mapping[str, str], now: float, left: float | None = None) -> CheckResult:
+def webhook(marks: Mapping[str, str], now: float, seconds_left: float | None = None) -> CheckResult:
     """Check that the admission webhook is on, and the validity of its certificate.
 
     Args:
         marks: the annotations of the operator's Deployment, in which its chart describes the certificate.
         now: unix seconds.
-        left: remaining seconds of an existing Secret's certificate, by the operator's metric; None: unknown.
+        seconds_left: remaining seconds of an existing Secret's certificate, by the operator's metric; None: unknown.
     """
     expires, secret = marks.get(f"{_WEBHOOK}-certificate-expires", ""), marks.get(f"{_WEBHOOK}-secret", "")
     # The chart does not know an existing Secret's certificate; the operator, which serves it, measures it.
-    if secret and left is None:
-        told = f"metric {CERTIFICATE_METRIC} tells how long it holds; this user cannot read it"
-        return CheckResult("webhook", "ok", f"its certificate is in Secret {secret}; {told}")
+    if secret and seconds_left is None:
+        hint = f"metric {CERTIFICATE_METRIC} tells how long it holds; this user cannot read it"
+        return CheckResult("webhook", "ok", f"its certificate is in Secret {secret}; {hint}")
     try:
-        left = left if secret and left is not None else datetime.fromisoformat(expires).timestamp() - now
+        seconds_left = (
+            seconds_left if secret and seconds_left is not None else datetime.fromisoformat(expires).timestamp() - now
+        )
     except ValueError:
         # There is no date: the chart gives one only while the webhook is on.
-        said = "off: DLJobs that cannot be run are admitted, and become Invalid"
-        return CheckResult("webhook", "skip", said, "helm upgrade with webhook.enabled=true")
-    days = int(left // 86400)
+        message = "off: DLJobs that cannot be run are admitted, and become Invalid"
+        return CheckResult("webhook", "skip", message, "helm upgrade with webhook.enabled=true")
+    days = int(seconds_left // 86400)
     renew = (
         f"put a new certificate into Secret {secret}"
         if secret
         else "helm upgrade the chart: it makes a new certificate"
     )
     if days < 0:
-        at = expires or datetime.fromtimestamp(now + left, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = expires or datetime.fromtimestamp(now + seconds_left, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return CheckResult("webhook", "warn", f"its certificate expired on {at}: DLJobs are not judged", renew)
     state: State = "warn" if days < SOON_DAYS else "ok"
     return CheckResult(
@@ -181,13 +183,13 @@ def field_paths(schema: Mapping[str, Any], prefix: str = "") -> set[str]:
     return paths
 
 
-def crd_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def crd_difference(own_crd: Mapping[str, Any], served_crd: Mapping[str, Any]) -> str:
     """Describe how the cluster's CRD differs from ours; empty when it has the same fields under spec."""
-    mine, other = _spec_fields(ours), _spec_fields(theirs)
-    lacks, more = sorted(mine - other), sorted(other - mine)
-    said = [f"lacks {_some(lacks)}"] if lacks else []
-    said += [f"has {_some(more)}, which this dljob does not know"] if more else []
-    return "; ".join(said)
+    own_fields, served_fields = _spec_fields(own_crd), _spec_fields(served_crd)
+    lacks, more = sorted(own_fields - served_fields), sorted(served_fields - own_fields)
+    differences = [f"lacks {_some(lacks)}"] if lacks else []
+    differences += [f"has {_some(more)}, which this dljob does not know"] if more else []
+    return "; ".join(differences)
 
 
 def _spec_fields(crd: Mapping[str, Any]) -> set[str]:
@@ -203,16 +205,16 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(top[:4]) + (f" and {len(top) - 4} more" if len(top) > 4 else "")
 
 
-def quota(found: Sequence[Mapping[str, Any]]) -> tuple[State, str]:
+def quota(quotas: Sequence[Mapping[str, Any]]) -> tuple[State, str]:
     """Return the state of a namespace's quotas, with the resources that are used up."""
-    if not found:
+    if not quotas:
         return "ok", "none"
     full: list[str] = []
-    for one in found:
-        status = nested(one, "status")
+    for quota_body in quotas:
+        status = nested(quota_body, "status")
         hard, used = nested(status, "hard"), nested(status, "used")
         full += [f"{key} {used[key]} of {hard[key]}" for key in sorted(hard) if key in used and used[key] == hard[key]]
-    names = ", ".join(str(one["metadata"]["name"]) for one in found)
+    names = ", ".join(str(quota_body["metadata"]["name"]) for quota_body in quotas)
     return ("warn", f"{names}: used up: {', '.join(full)}") if full else ("ok", names)
 
 
@@ -227,8 +229,10 @@ def devices(nodes: Sequence[Mapping[str, Any]]) -> str:
         for name, count in nested(nested(node, "status"), "allocatable").items():
             if _DEVICE.fullmatch(name) and str(count).isdecimal() and int(count):
                 total[name] = total.get(name, 0) + int(count)
-    said = ", ".join(f"{count} {name}" for name, count in sorted(total.items())) or "no GPUs or NPUs"
-    return f"{len(usable)} of {counted(len(nodes), 'node')} {'takes' if len(usable) == 1 else 'take'} pods: {said}"
+    device_text = ", ".join(f"{count} {name}" for name, count in sorted(total.items())) or "no GPUs or NPUs"
+    return (
+        f"{len(usable)} of {counted(len(nodes), 'node')} {'takes' if len(usable) == 1 else 'take'} pods: {device_text}"
+    )
 
 
 def _ready(node: Mapping[str, Any]) -> bool:

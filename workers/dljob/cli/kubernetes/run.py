@@ -41,20 +41,25 @@ SAME_S = 0.5
 
 
 def run(
-    what: GivenJob, where: JobTarget, form: output.DataFormat, *, stop_on_interrupt: bool, shown: Shown = EVERYTHING
+    given_job: GivenJob,
+    place: JobTarget,
+    form: output.DataFormat,
+    *,
+    stop_on_interrupt: bool,
+    shown: Shown = EVERYTHING,
 ) -> int:
     """Submit a job, watch it and print the outcome; return the exit code."""
     from dljob.api.kubernetes.connect import ask
 
     # A wrong --roles is found before the job exists.
-    shown.check(what.manifest)
+    shown.check(given_job.manifest)
 
     async def asked(kube: Kube) -> int:
-        job = await send(kube, what, where.namespace, output.say)
-        flags = KubernetesJob(job, where.context).flags
+        job = await send(kube, given_job, place.namespace, output.say)
+        flags = KubernetesJob(job, place.context).flags
         return await WatchedJob(kube, job, flags, form, shown).follow(stop_on_interrupt=stop_on_interrupt)
 
-    return ask(asked, where.context)
+    return ask(asked, place.context)
 
 
 def shown_ranks(job: Json, shown: Shown = EVERYTHING) -> tuple[list[Rank], str]:
@@ -79,13 +84,20 @@ def outcome(job: Json) -> Json:
     """Return the outcome, the last line on stdout."""
     status, local = jobs.status_of(job), as_local(job)
     failed = status.get("phase") != "Succeeded"
-    why = {"reason": local["reason"], "message": local["message"]} if failed else {}
+    failure = {"reason": local["reason"], "message": local["message"]} if failed else {}
     step = local["progress"]["step"]
     last = {"step": step, "metrics": local["progress"]["metrics"]} if step is not None else {}
     meta = job["metadata"]
     known = {"name": meta["name"], "namespace": meta["namespace"], "phase": jobs.phase_of(job)}
-    cuts = {"cuts": found} if (found := jobs.nested(status, "cuts")) else {}
-    return {**known, **why, **last, **cuts, "seconds": local["seconds"], "restarts": jobs.nested(status, "restarts")}
+    cuts = {"cuts": cut_counts} if (cut_counts := jobs.nested(status, "cuts")) else {}
+    return {
+        **known,
+        **failure,
+        **last,
+        **cuts,
+        "seconds": local["seconds"],
+        "restarts": jobs.nested(status, "restarts"),
+    }
 
 
 @dataclass(slots=True)
@@ -98,7 +110,7 @@ class WatchedJob:
     """Flags by which a later command finds the job, after a blank."""
     form: output.DataFormat
     shown: Shown = EVERYTHING
-    kept: Mapping[Rank, str] = field(default_factory=dict[Rank, str])
+    kept_logs: Mapping[Rank, str] = field(default_factory=dict[Rank, str])
     """Ends of the ranks' logs, once the job is over."""
 
     async def follow(self, *, stop_on_interrupt: bool) -> int:
@@ -126,7 +138,7 @@ class WatchedJob:
         view = View(self._name, begun=time.monotonic())
         ranks, note = shown_ranks(self.job, self.shown)
         # Events need no token: `run` works for users who may not read the RayCluster's Secret.
-        lines, timeline = Followed(ranks), EventFeed(own=False)
+        lines, timeline = Followed(ranks), EventFeed(has_master_notes=False)
         if note:
             output.say(note)
         # The job is valid and stays: without an operator it would look as if it hung.
@@ -143,8 +155,8 @@ class WatchedJob:
                 for text in few(await lines.hear(self.kube, self.job)):
                     output.say(text)
         # The last lines may have been written after the last poll; the pods are gone, the kept logs have them.
-        self.kept = await saved(self.kube, self.job) or {}
-        for text in few(lines.finish(self.kept)):
+        self.kept_logs = await saved(self.kube, self.job) or {}
+        for text in few(lines.finish(self.kept_logs)):
             output.say(text)
         local = as_local(self.job)
         for line in view.last_step(time.monotonic()):
@@ -166,7 +178,7 @@ class WatchedJob:
         return code
 
     def _log(self, role: str, rank: int) -> BinaryIO:
-        text = self.kept.get((role, rank))
+        text = self.kept_logs.get((role, rank))
         if text is None:
             # `failure.told` expects an OSError where there is no log.
             raise FileNotFoundError(f"no log of {role}/{rank} was kept")

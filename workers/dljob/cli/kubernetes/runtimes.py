@@ -17,14 +17,14 @@ OF_NAMESPACE = Resource(GROUP, VERSION, "trainingruntimes", "TrainingRuntime")
 OF_CLUSTER = Resource(GROUP, VERSION, "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False)
 
 
-async def read(kube: Kube, wanted: Sequence[RuntimeRef], namespace: str | None) -> list[dict[str, Any]]:
+async def read(kube: Kube, refs: Sequence[RuntimeRef], namespace: str | None) -> list[dict[str, Any]]:
     """Return the runtimes that the cluster has; the conversion names those that it has not."""
-    found: list[dict[str, Any]] = []
-    for ref in wanted:
-        own = ref.kind == OF_NAMESPACE.kind
-        where = (ref.namespace or namespace or kube.namespace) if own else None
+    runtimes: list[dict[str, Any]] = []
+    for ref in refs:
+        is_namespaced = ref.kind == OF_NAMESPACE.kind
+        ref_namespace = (ref.namespace or namespace or kube.namespace) if is_namespaced else None
         try:
-            found.append(await kube.get(OF_NAMESPACE if own else OF_CLUSTER, ref.name, where))
+            runtimes.append(await kube.get(OF_NAMESPACE if is_namespaced else OF_CLUSTER, ref.name, ref_namespace))
         except NotThereError:
             continue  # not an error yet: the report refuses the TrainJob, and says what to do
-    return found
+    return runtimes

@@ -39,33 +39,35 @@ def examine(facts: Facts) -> list[CheckResult]:
 
 def host_name(facts: Facts) -> CheckResult:
     """Check that the host name resolves."""
-    host, found = facts.addresses.host, facts.addresses.resolved
+    host, addresses = facts.addresses.host, facts.addresses.resolved
     fix = f"echo {shlex.quote(f'127.0.1.1 {host}')} | sudo tee -a /etc/hosts"
     # Only a warning: an embedded Ray does not use the name, but libraries of user code do.
-    if found is None:
+    if addresses is None:
         return CheckResult("host name", "warn", f"{host}: the resolver did not answer in time", fix)
-    if not found:
+    if not addresses:
         return CheckResult(
             "host name", "warn", f"{host} does not resolve; torch and NCCL of user code may want it", fix
         )
-    return CheckResult("host name", "ok", f"{host} is {_some(found)}")
+    return CheckResult("host name", "ok", f"{host} is {_some(addresses)}")
 
 
 def localhost(facts: Facts) -> CheckResult:
     """Check that `localhost` is 127.0.0.1 at the first try."""
-    found = facts.addresses.localhost
-    if found is None or "127.0.0.1" not in found:
-        said = "does not resolve in time" if found is None else f"is {_some(found) or 'unknown'}, not 127.0.0.1"
+    addresses = facts.addresses.localhost
+    if addresses is None or "127.0.0.1" not in addresses:
+        problem = (
+            "does not resolve in time" if addresses is None else f"is {_some(addresses) or 'unknown'}, not 127.0.0.1"
+        )
         return CheckResult(
-            "localhost", "warn", f"localhost {said}", "echo '127.0.0.1 localhost' | sudo tee -a /etc/hosts"
+            "localhost", "warn", f"localhost {problem}", "echo '127.0.0.1 localhost' | sudo tee -a /etc/hosts"
         )
     # Servers of jobs listen on 127.0.0.1, and not on ::1.
-    if found[0] != "127.0.0.1":
-        message = f"localhost is {found[0]} first; a server that listens on 127.0.0.1 alone is not found at once"
+    if addresses[0] != "127.0.0.1":
+        message = f"localhost is {addresses[0]} first; a server that listens on 127.0.0.1 alone is not found at once"
         return CheckResult(
             "localhost", "warn", message, "echo 'precedence ::ffff:0:0/96 100' | sudo tee -a /etc/gai.conf"
         )
-    return CheckResult("localhost", "ok", f"localhost is {_some(found)}")
+    return CheckResult("localhost", "ok", f"localhost is {_some(addresses)}")
 
 
 def address(facts: Facts) -> CheckResult:
@@ -97,33 +99,33 @@ def ports(facts: Facts) -> CheckResult:
     if facts.ports is None:
         return CheckResult("ports", "skip", "the kernel does not say which ports it gives out")
     first, last = facts.ports
-    said = f"{last - first + 1} ports for connections ({first} to {last})"
+    message = f"{last - first + 1} ports for connections ({first} to {last})"
     if last - first + 1 < FEW_PORTS:
         fix = "sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'"
-        return CheckResult("ports", "warn", f"{said}: a job with many ranks runs out of them", fix)
-    return CheckResult("ports", "ok", said)
+        return CheckResult("ports", "warn", f"{message}: a job with many ranks runs out of them", fix)
+    return CheckResult("ports", "ok", message)
 
 
 def cpus(facts: Facts) -> CheckResult:
     """Check the CPUs; a control group may grant fewer than are counted."""
-    said = counted(facts.cpus, "CPU")
+    cpu_text = counted(facts.cpus, "CPU")
     if facts.quota is not None and facts.quota < facts.cpus:
         # OpenMP and torch count CPUs, not quotas: too many threads are throttled together.
-        granted = f"{said}, of which the control group grants {facts.quota:g}: libraries start threads for all"
+        granted = f"{cpu_text}, of which the control group grants {facts.quota:g}: libraries start threads for all"
         return CheckResult("CPUs", "warn", granted, f"export OMP_NUM_THREADS={max(1, int(facts.quota))}")
-    return CheckResult("CPUs", "ok", said)
+    return CheckResult("CPUs", "ok", cpu_text)
 
 
 def memory(facts: Facts) -> CheckResult:
     """Check the free memory and the source of its limit."""
     if facts.memory is None:
         return CheckResult("memory", "skip", "the free memory is unknown")
-    said = f"{_size(facts.memory)} are free {facts.memory_bound}"
+    message = f"{_size(facts.memory)} are free {facts.memory_bound}"
     if facts.memory >= LOW_BYTES:
-        return CheckResult("memory", "ok", said)
+        return CheckResult("memory", "ok", message)
     contained = "container" in facts.memory_bound
     fix = "start the container with more memory: --memory 4g" if contained else "ps -eo rss,pid,args --sort=-rss | head"
-    return CheckResult("memory", "warn", f"{said}; a Ray with one raylet takes about {_size(LOW_BYTES)}", fix)
+    return CheckResult("memory", "warn", f"{message}; a Ray with one raylet takes about {_size(LOW_BYTES)}", fix)
 
 
 def shared_memory(facts: Facts) -> CheckResult:
@@ -133,12 +135,12 @@ def shared_memory(facts: Facts) -> CheckResult:
     if facts.shm is None:
         return CheckResult(str(SHM), "warn", f"there is none: {elsewhere.replace('of others', 'of Ray')}", fix)
     stores = facts.shm // STORE_BYTES - 1  # the head has a store, too
-    said = f"{_size(facts.shm)} are free"
+    message = f"{_size(facts.shm)} are free"
     # No plan on an embedded Ray has more machines than that.
     if stores < MOST_NODES:
         fitting = counted(max(0, stores), "machine")
-        return CheckResult(str(SHM), "warn", f"{said}: enough for plans of at most {fitting}; {elsewhere}", fix)
-    return CheckResult(str(SHM), "ok", said)
+        return CheckResult(str(SHM), "warn", f"{message}: enough for plans of at most {fitting}; {elsewhere}", fix)
+    return CheckResult(str(SHM), "ok", message)
 
 
 def disks(facts: Facts) -> CheckResult:
@@ -151,8 +153,8 @@ def disks(facts: Facts) -> CheckResult:
             # No `prune` here: more space does not make a folder writable.
             return CheckResult("disk", "fail", f"{disk.path}, for {disk.use}, cannot be written to", elsewhere)
         if disk.free < LOW_BYTES:
-            said = f"{disk.path}, for {disk.use}, has {_size(disk.free)} free"
-            return CheckResult("disk", "fail" if disk.free < SCRATCH_BYTES else "warn", said, fix)
+            message = f"{disk.path}, for {disk.use}, has {_size(disk.free)} free"
+            return CheckResult("disk", "fail" if disk.free < SCRATCH_BYTES else "warn", message, fix)
     return CheckResult("disk", "ok", "; ".join(f"{_size(disk.free)} free in {disk.path}" for disk in facts.disks))
 
 
@@ -163,9 +165,9 @@ def open_files(facts: Facts) -> CheckResult:
         return CheckResult("open files", "ok", "no limit")
     if soft >= FEW_FILES:
         return CheckResult("open files", "ok", f"at most {soft}")
-    wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
-    raised = f"ulimit -n {wanted}"
-    if wanted <= soft:
+    new_limit = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+    raised = f"ulimit -n {new_limit}"
+    if new_limit <= soft:
         # The soft limit is at the hard one, which only root can raise.
         raised = "sudo prlimit --pid $$ --nofile=65536:65536; a container: --ulimit nofile=65536"
     return CheckResult(
@@ -188,18 +190,20 @@ def processes(facts: Facts) -> CheckResult:
 
 def devices(facts: Facts) -> CheckResult:
     """Check that torch and Ray see the GPUs of the drivers, and say which of these are divided."""
-    seen = _seen_devices(facts)
-    notes, served = [seen.message], ", ".join(f"GPU {mode.index}" for mode in facts.modes if mode.mps)
+    result = _seen_devices(facts)
+    notes, served = [result.message], ", ".join(f"GPU {mode.index}" for mode in facts.modes if mode.mps)
     if served:
         notes.append(f"a server of MPS runs on {served}: kernels of several ranks run there at once")
-    fixes = [seen.fix] if seen.fix else []
+    fixes = [result.fix] if result.fix else []
     divided = [mode for mode in facts.modes if mode.mig]
     for mode in divided:
         notes.append(_divided(mode))
         first = mode.instances[0].uuid if mode.instances else ""
-        one = f"export CUDA_VISIBLE_DEVICES={first}" if first else f"sudo nvidia-smi mig -i {mode.index} -cgi 0 -C"
-        fixes.append(f"{one}; or sudo nvidia-smi -i {mode.index} -mig 0")
-    state = "warn" if divided and seen.state == "ok" else seen.state
+        switch_off = (
+            f"export CUDA_VISIBLE_DEVICES={first}" if first else f"sudo nvidia-smi mig -i {mode.index} -cgi 0 -C"
+        )
+        fixes.append(f"{switch_off}; or sudo nvidia-smi -i {mode.index} -mig 0")
+    state = "warn" if divided and result.state == "ok" else result.state
     return CheckResult("devices", state, "; ".join(notes), "; ".join(fixes))
 
 
@@ -207,7 +211,7 @@ def _divided(mode: GpuMode) -> str:
     """Say what MIG does to a GPU's ranks."""
     if not mode.instances:
         return f"GPU {mode.index} has MIG on and no instance, so CUDA finds no device"
-    named = ", ".join(f"{one.profile} {one.uuid}" for one in mode.instances)
+    named = ", ".join(f"{instance.profile} {instance.uuid}" for instance in mode.instances)
     return (
         f"GPU {mode.index} has MIG on ({named}): CUDA shows a process one instance at most, "
         "Ray counts the GPU, and an accelerator.count below 1 is a share of one instance"
@@ -215,20 +219,24 @@ def _divided(mode: GpuMode) -> str:
 
 
 def _seen_devices(facts: Facts) -> CheckResult:
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(facts.devices.items())) or "no GPUs or NPUs"
+    driver_text = ", ".join(f"{count} {kind}" for kind, count in sorted(facts.devices.items())) or "no GPUs or NPUs"
     gpus, torch, ray = facts.devices.get("GPU", 0), facts.torch, facts.ray
     # Such a variable is the usual reason for different numbers, so it is shown with them.
     hidden = "".join(f"; {name}={value}" for name, value in sorted(facts.hiding.items()))
-    for name, one in (("torch", torch), ("Ray", ray)):
-        if one is not None and one.trouble:
+    for name, view in (("torch", torch), ("Ray", ray)):
+        if view is not None and view.trouble:
             fix = f"python -c 'import {name.lower()}'"
-            return CheckResult("devices", "warn", f"{said}; {name} cannot be asked: {one.trouble}", fix)
-    views = [(name, one.count) for name, one in (("torch", torch), ("Ray", ray)) if one is not None]
+            return CheckResult("devices", "warn", f"{driver_text}; {name} cannot be asked: {view.trouble}", fix)
+    views = [(name, view.count) for name, view in (("torch", torch), ("Ray", ray)) if view is not None]
     if all(count == gpus for _, count in views):
-        told = " and ".join(name for name, _ in views)
-        return CheckResult("devices", "ok", f"{said}{f', and {told} see as many' if gpus and told else ''}{hidden}")
-    told = ", ".join(f"{name} sees {count}" for name, count in views)
-    message = f"{said}; {told}{hidden}"
+        counts_text = " and ".join(name for name, _ in views)
+        return CheckResult(
+            "devices",
+            "ok",
+            f"{driver_text}{f', and {counts_text} see as many' if gpus and counts_text else ''}{hidden}",
+        )
+    counts_text = ", ".join(f"{name} sees {count}" for name, count in views)
+    message = f"{driver_text}; {counts_text}{hidden}"
     if torch is not None and not torch.count and not torch.build:
         message += "; this torch is built without CUDA and ROCm"
         fix = "pip install --force-reinstall torch, in the build of pytorch.org/get-started for this machine"
@@ -238,26 +246,33 @@ def _seen_devices(facts: Facts) -> CheckResult:
 
 def leftovers(facts: Facts) -> CheckResult:
     """Report remains of earlier jobs, with a command to remove each kind."""
-    left = facts.leftovers
-    found: list[tuple[str, str]] = []
-    if left.processes:
-        said = f"{counted(len(left.processes), 'process', plural='processes')} of a Ray that is over: "
-        found.append(
-            (said + names(left.processes[:SHOWN]), f"kill -9 {' '.join(str(pid) for pid, _ in left.processes)}")
-        )
-    if left.jobs:
-        listed = ", ".join(f"{name} ({uid[:8]})" for name, uid in left.jobs[:SHOWN])
-        words = " ".join(uid[:8] for _, uid in left.jobs)
-        found.append((f"{counted(len(left.jobs), 'job')} whose runner is gone: {listed}", f"dljob delete {words}"))
-    for paths, what in ((left.folders, "unused folder of Ray"), (left.sockets, "socket without a listener")):
-        if paths:
-            plural = "unused folders of Ray" if paths is left.folders else "sockets without a listener"
-            found.append(
-                (f"{counted(len(paths), what, plural=plural)}: {_some(paths)}", f"rm -r -- {shlex.join(paths)}")
+    remains = facts.leftovers
+    problems: list[tuple[str, str]] = []
+    if remains.processes:
+        sentence = f"{counted(len(remains.processes), 'process', plural='processes')} of a Ray that is over: "
+        problems.append(
+            (
+                sentence + names(remains.processes[:SHOWN]),
+                f"kill -9 {' '.join(str(pid) for pid, _ in remains.processes)}",
             )
-    if not found:
+        )
+    if remains.jobs:
+        listed = ", ".join(f"{name} ({uid[:8]})" for name, uid in remains.jobs[:SHOWN])
+        words = " ".join(uid[:8] for _, uid in remains.jobs)
+        problems.append(
+            (f"{counted(len(remains.jobs), 'job')} whose runner is gone: {listed}", f"dljob delete {words}")
+        )
+    for paths, kind in ((remains.folders, "unused folder of Ray"), (remains.sockets, "socket without a listener")):
+        if paths:
+            plural = "unused folders of Ray" if paths is remains.folders else "sockets without a listener"
+            problems.append(
+                (f"{counted(len(paths), kind, plural=plural)}: {_some(paths)}", f"rm -r -- {shlex.join(paths)}")
+            )
+    if not problems:
         return CheckResult("leftovers", "ok", "none of earlier jobs")
-    return CheckResult("leftovers", "warn", "; ".join(said for said, _ in found), "; ".join(fix for _, fix in found))
+    return CheckResult(
+        "leftovers", "warn", "; ".join(sentence for sentence, _ in problems), "; ".join(fix for _, fix in problems)
+    )
 
 
 CHECKS: tuple[Callable[[Facts], CheckResult], ...] = (

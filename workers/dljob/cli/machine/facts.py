@@ -137,7 +137,7 @@ class Facts:
 def gather() -> Facts:
     """Gather the facts; this takes as long as the import of torch."""
     # The children start first: their imports take seconds, and everything else is gathered meanwhile.
-    children = {each: _Child(code) for each, code in (("torch", _TORCH), ("ray", _RAY)) if find_spec(each)}
+    children = {package: _Child(code) for package, code in (("torch", _TORCH), ("ray", _RAY)) if find_spec(package)}
     memory, bound = memory_limit.free()
     facts = partial(
         Facts,
@@ -177,11 +177,11 @@ def _within(seconds: float, question: Callable[[], T]) -> T | None:
 
 def _resolved(name: str) -> tuple[str, ...]:
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return ()
     # Without duplicates, in the resolver's order: clients try the addresses in this order.
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def _addresses() -> Addresses:
@@ -211,17 +211,17 @@ def _ports(proc: Path = memory_limit.PROC) -> tuple[int, int] | None:
 
 def quota(cgroups: Path = memory_limit.CGROUPS, proc: Path = memory_limit.PROC) -> float | None:
     """Return the CPUs granted by the tightest of our control groups; None: no limit."""
-    found: list[float] = []
+    cpu_limits: list[float] = []
     for folder in memory_limit.groups(cgroups, proc):
         with suppress(OSError, ValueError):  # "max": no limit
             most, period = (folder / _CPU_MAX).read_text().split()
-            found.append(int(most) / int(period))
+            cpu_limits.append(int(most) / int(period))
     # cgroup v1 has two files in place of one; a limit of -1 means none.
     with suppress(OSError, ValueError):
         most, period = (int((cgroups / file).read_text()) for file in _CPU_V1)
         if most > 0:
-            found.append(most / period)
-    return min(found) if found else None
+            cpu_limits.append(most / period)
+    return min(cpu_limits) if cpu_limits else None
 
 
 def _free(path: Path) -> int | None:
@@ -234,9 +234,11 @@ def _disks() -> Iterator[WrittenFolder]:
     """Yield the folders that jobs write to, with the free space of their nearest existing parent."""
     for use, path in (("jobs", registry.home() / "jobs"), ("Ray's files", scratch_places()[0])):
         # Before the first job the folder itself does not exist.
-        there = next(each for each in (path, *path.parents) if each.is_dir())
+        existing_folder = next(candidate for candidate in (path, *path.parents) if candidate.is_dir())
         with suppress(OSError):
-            yield WrittenFolder(use, str(path), shutil.disk_usage(there).free, os.access(there, os.W_OK | os.X_OK))
+            yield WrittenFolder(
+                use, str(path), shutil.disk_usage(existing_folder).free, os.access(existing_folder, os.W_OK | os.X_OK)
+            )
 
 
 # -- devices
@@ -271,11 +273,11 @@ class _Child:
             return visible(self._process.returncode, self._out.read())
 
 
-def visible(code: int, said: bytes) -> VisibleGpus:
+def visible(code: int, printed: bytes) -> VisibleGpus:
     """Parse a child's output."""
     # Its last line: imports may print lines before it.
     try:
-        return VisibleGpus(**json.loads(said.splitlines()[-1]))
+        return VisibleGpus(**json.loads(printed.splitlines()[-1]))
     except (IndexError, ValueError, TypeError):
         return VisibleGpus(0, trouble=f"its import ended with {code}")
 
@@ -289,11 +291,13 @@ def leftovers(proc: Path = memory_limit.PROC) -> Leftovers:
     running, swept, words = _rays(proc)
     # A sweeper ends the processes of its Ray and removes the folder; only Rays without one are lost.
     lost = tuple((pid, name) for pid, name, mark in running if mark not in swept)
-    held = swept | {mark for _, _, mark in running}
+    used_marks = swept | {mark for _, _, mark in running}
     # A process without the mark may still use a folder that its command line names.
-    unused = tuple(each for each in map(str, _ray_folders()) if each not in held and os.fsencode(each) not in words)
-    sockets = sorted(each for folder in private_folders() for each in folder.glob("*.sock") if _deaf(each))
-    return Leftovers(jobs, lost, unused, tuple(str(each) for each in sockets))
+    unused = tuple(
+        path for path in map(str, _ray_folders()) if path not in used_marks and os.fsencode(path) not in words
+    )
+    sockets = sorted(path for folder in private_folders() for path in folder.glob("*.sock") if _deaf(path))
+    return Leftovers(jobs, lost, unused, tuple(str(path) for path in sockets))
 
 
 def _records() -> list[registry.RegistryEntry]:
@@ -304,17 +308,17 @@ def _records() -> list[registry.RegistryEntry]:
 
 def _ray_folders() -> list[Path]:
     """Return this user's folders of embedded Rays without a listener, except those that may be starting."""
-    found: list[Path] = []
+    unused_folders: list[Path] = []
     for parent in scratch_places():
         for folder in parent.glob("dlj-????????"):
             with suppress(OSError):
                 info, sockets = folder.stat(), [*folder.glob("n*/raylet"), *folder.glob("n*/plasma")]
                 # With the token of its Ray: other folders with such a name are not dljob's.
-                ours = info.st_uid == os.geteuid() and (folder / "token").is_file()
+                is_own = info.st_uid == os.geteuid() and (folder / "token").is_file()
                 # A Ray that starts makes its folder first, and listens in it seconds later.
-                if ours and time.time() - info.st_mtime > YOUNG_S and all(map(_deaf, sockets)):
-                    found.append(folder)
-    return sorted(found)
+                if is_own and time.time() - info.st_mtime > YOUNG_S and all(map(_deaf, sockets)):
+                    unused_folders.append(folder)
+    return sorted(unused_folders)
 
 
 def _rays(proc: Path) -> tuple[list[tuple[int, str, str]], set[str], bytes]:

@@ -52,26 +52,26 @@ def _answer(*question: str) -> str:
 def parsed(log: str, listing: str) -> tuple[GpuMode, ...]:
     """Return the divided GPUs in the answers to `nvidia-smi -q -x` and `nvidia-smi -L`."""
     try:
-        found = ElementTree.fromstring(log).findall("gpu")  # noqa: S314 - of the driver's own program
+        gpus = ElementTree.fromstring(log).findall("gpu")  # noqa: S314 - of the driver's own program
     except ElementTree.ParseError:
         return ()
     instances = _instances(listing.splitlines())
     modes = (
         GpuMode(index, gpu.findtext("mig_mode/current_mig") == "Enabled", instances.get(index, ()), _shared(gpu))
-        for index, gpu in enumerate(found)
+        for index, gpu in enumerate(gpus)
     )
     return tuple(mode for mode in modes if mode.mig or mode.mps)
 
 
 def _instances(lines: Sequence[str]) -> dict[int, tuple[MigInstance, ...]]:
-    found: dict[int, tuple[MigInstance, ...]] = {}
+    instances_by_gpu: dict[int, tuple[MigInstance, ...]] = {}
     index = 0
     for line in lines:
         if gpu := _GPU.match(line):
             index = int(gpu[1])
         elif instance := _INSTANCE.match(line):
-            found[index] = (*found.get(index, ()), MigInstance(instance[1], instance[2]))
-    return found
+            instances_by_gpu[index] = (*instances_by_gpu.get(index, ()), MigInstance(instance[1], instance[2]))
+    return instances_by_gpu
 
 
 def _shared(gpu: ElementTree.Element) -> bool:

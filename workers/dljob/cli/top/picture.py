@@ -91,7 +91,7 @@ def plain(text: str, width: int = 200) -> str:
 # -- all jobs
 
 
-def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
+def of_jobs(jobs: Sequence[JobSummary], now: float) -> TopTable:
     """Return the table of all jobs; the newest comes last, as in `dljob status`."""
     rows = [
         {
@@ -107,11 +107,11 @@ def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
             "started": job.started,
             "age": age(job.started, now),
         }
-        for job in found
+        for job in jobs
     ]
-    phases = Counter(str(job.phase) for job in found)
-    said = ", ".join(f"{count} {plain(phase)}" for phase, count in sorted(phases.items())) or "none"
-    space = [_text("NAMESPACE", "namespace", 5)] if any(job.namespace for job in found) else []
+    phases = Counter(str(job.phase) for job in jobs)
+    phase_text = ", ".join(f"{count} {plain(phase)}" for phase, count in sorted(phases.items())) or "none"
+    space = [_text("NAMESPACE", "namespace", 5)] if any(job.namespace for job in jobs) else []
     columns = [
         *space,
         _text("NAME", "name", 9),
@@ -123,7 +123,7 @@ def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
         TopColumn("AGE", lambda row: TopCell(row["age"], row["started"]), 2, falls=True),
     ]
     return TopTable(
-        [f"jobs: {said}"],
+        [f"jobs: {phase_text}"],
         columns,
         rows,
         marked=lambda row: row["phase"] in ("Failed", "Lost", "Recovering"),
@@ -173,8 +173,8 @@ def _needs_attention(rank: Json) -> bool:
 
 def _value(row: Json, key: str) -> float:
     """Return a number of a row; -1, below all, for none: it may be of another version."""
-    found = row.get(key)
-    return float(found) if isinstance(found, int | float) and abs(found) < _LARGE else -1.0
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and abs(value) < _LARGE else -1.0
 
 
 def _measure(name: str, key: str, keep: int, show: Callable[[float], str], *, falls: bool = True) -> TopColumn:
@@ -238,14 +238,14 @@ def lines(table: TopTable, at: TopPosition, width: int, height: int, remark: str
     shown = fitting(table.columns, part, width)
     cells = [[column.cell(row).text for column in shown] for row in part]
     widths = [max([len(column.name), *(cell_len(row[n]) for row in cells)]) for n, column in enumerate(shown)]
-    made = [*head, TopLine(_joined([column.name for column in shown], widths), "head")]
+    drawn_lines = [*head, TopLine(_joined([column.name for column in shown], widths), "head")]
     for row, texts in zip(part, cells, strict=True):
-        made.append(TopLine(_joined(texts, widths), "mark" if table.marked(row) else ""))
-    made += [TopLine("")] * (height - 1 - len(made))
-    seen = f"  {at.first + 1}-{at.first + len(part)} of {len(rows)}" if len(part) < len(rows) else ""
-    foot = plain(remark) if remark else f"{KEYS}: {table.columns[at.sort].name.lower()}{seen}"
-    made = [*made[: max(0, height - 1)], TopLine(foot, "mark" if remark else "foot")]
-    return [TopLine(set_cell_size(line.text, width), line.style) for line in made]
+        drawn_lines.append(TopLine(_joined(texts, widths), "mark" if table.marked(row) else ""))
+    drawn_lines += [TopLine("")] * (height - 1 - len(drawn_lines))
+    range_text = f"  {at.first + 1}-{at.first + len(part)} of {len(rows)}" if len(part) < len(rows) else ""
+    foot = plain(remark) if remark else f"{KEYS}: {table.columns[at.sort].name.lower()}{range_text}"
+    drawn_lines = [*drawn_lines[: max(0, height - 1)], TopLine(foot, "mark" if remark else "foot")]
+    return [TopLine(set_cell_size(line.text, width), line.style) for line in drawn_lines]
 
 
 def _joined(texts: Sequence[str], widths: Sequence[int]) -> str:
@@ -262,7 +262,7 @@ def ordered(table: TopTable, sort: int) -> list[Json]:
     # Text and numbers are never in one column, but a value may be missing.
     missing = [row for cell, row in values if cell.value is None]
     known = [(cell.value, row) for cell, row in values if cell.value is not None]
-    rows = [row for _, row in sorted(known, key=lambda one: one[0], reverse=column.falls)] + missing
+    rows = [row for _, row in sorted(known, key=lambda pair: pair[0], reverse=column.falls)] + missing
     return sorted(rows, key=table.comes_last)
 
 
@@ -270,13 +270,13 @@ def fitting(columns: Sequence[TopColumn], rows: Sequence[Json], width: int) -> l
     """Return the columns that have room, by what matters most; the first one of them always."""
     least = {column.name: max([len(column.name), *(cell_len(column.cell(row).text) for row in rows)])
              for column in columns}  # fmt: skip
-    kept = list(columns)
-    while len(kept) > 1 and sum(least[each.name] + _GAP for each in kept) - _GAP > width:
-        kept.remove(min(kept, key=lambda column: column.keep))
-    return kept
+    fitting_columns = list(columns)
+    while len(fitting_columns) > 1 and sum(least[fitted.name] + _GAP for fitted in fitting_columns) - _GAP > width:
+        fitting_columns.remove(min(fitting_columns, key=lambda column: column.keep))
+    return fitting_columns
 
 
-def whole(table: TopTable) -> list[str]:
+def full_table(table: TopTable) -> list[str]:
     """Return the whole table for a file or a pipe: every row and column, whatever the width."""
     rows = [[column.name for column in table.columns]]
     rows += [[column.cell(row).text for column in table.columns] for row in ordered(table, 0)]

@@ -63,10 +63,10 @@ class TopScreen:
                 return columns, rows
         return 80, 24
 
-    def draw(self, made: Sequence[TopLine]) -> None:
+    def draw(self, page_lines: Sequence[TopLine]) -> None:
         """Draw all lines of the page."""
         # Line by line at its place: a line that fills the last column must not move the page up.
-        self._write("".join(f"\x1b[{row};1H{self._styled(line)}" for row, line in enumerate(made, 1)))
+        self._write("".join(f"\x1b[{row};1H{self._styled(line)}" for row, line in enumerate(page_lines, 1)))
 
     def _styled(self, line: TopLine) -> str:
         style = _STYLES.get(line.style, "") if self.coloured else ""
@@ -77,10 +77,10 @@ class TopScreen:
         typed = os.read(self.input, 1024)
         if not typed:
             raise EOFError
-        found: list[str] = []
+        keys: list[str] = []
         for arrow, page, letter in _KEY.findall(typed.decode("utf-8", "replace")):
-            found.append(_ARROWS.get(arrow or page, "") if arrow or page else letter)
-        return found
+            keys.append(_ARROWS.get(arrow or page, "") if arrow or page else letter)
+        return keys
 
     def _write(self, text: str) -> None:
         data = text.encode("utf-8", "replace")

@@ -66,19 +66,19 @@ class RoleBuilder(Generic[T_co]):
             WrongJobError: for an unknown keyword, or two that mean the same.
         """
         call = f".resource() of role {self.role_name!r}"
-        said = {**dict(zip(("cpu", "memory", "disk", "accelerator"), positional, strict=False)), **named}
-        if unknown := [key for key in said if key not in _KNOWN]:
+        given_resources = {**dict(zip(("cpu", "memory", "disk", "accelerator"), positional, strict=False)), **named}
+        if unknown := [key for key in given_resources if key not in _KNOWN]:
             raise UsageError(f"{call} has no keyword {unknown[0]!r}", hint=f"there are {', '.join(_KNOWN)}")
         for same in (_DEVICES, ("memory", "mem"), ("user_defined", "ud_resource")):
-            given = [key for key in same if key in said]
-            if len([key for key in given if said[key]]) > 1:
-                raise UsageError(f"{call} says one thing twice: {', '.join(given)}", hint="keep one of them")
-            for key in given:
-                if said[key] or same[0] not in self._resource:
-                    self._resource[same[0]] = said[key]
-                if key in ("npu", "tpu") and said[key]:
+            synonyms_given = [key for key in same if key in given_resources]
+            if len([key for key in synonyms_given if given_resources[key]]) > 1:
+                raise UsageError(f"{call} says one thing twice: {', '.join(synonyms_given)}", hint="keep one of them")
+            for key in synonyms_given:
+                if given_resources[key] or same[0] not in self._resource:
+                    self._resource[same[0]] = given_resources[key]
+                if key in ("npu", "tpu") and given_resources[key]:
                     self._parent.suppose_devices(key.upper())
-        self._resource.update({key: said[key] for key in ("cpu", "disk") if key in said})
+        self._resource.update({key: given_resources[key] for key in ("cpu", "disk") if key in given_resources})
         return self
 
     def disable_ray_auto_visible_device(self) -> Self:
@@ -247,15 +247,15 @@ class DLJobBuilder:
         """
         if self._last_role is None:
             raise ValueError(f".run({entrypoint!r}) without a role: .role(NAME).run(...) names it")
-        made = SimpleWorkloadBuilder(self, self._last_role, entrypoint)
-        self.add_role_builder(made.role_name, made)
-        return made
+        workload_builder = SimpleWorkloadBuilder(self, self._last_role, entrypoint)
+        self.add_role_builder(workload_builder.role_name, workload_builder)
+        return workload_builder
 
     def train(self, entrypoint: str) -> ElasticTrainBuilder[Self]:
         """Define the named role, or one of DLRover's name, of torch ranks."""
-        made = ElasticTrainBuilder(self, self._last_role or InternalDLWorkloadRole.ELASTIC_ROLE, entrypoint)
-        self.add_role_builder(made.role_name, made)
-        return made
+        workload_builder = ElasticTrainBuilder(self, self._last_role or InternalDLWorkloadRole.ELASTIC_ROLE, entrypoint)
+        self.add_role_builder(workload_builder.role_name, workload_builder)
+        return workload_builder
 
     def with_collocation(self, *roles: str) -> Self:
         """Let roles share devices, or a machine where they ask for none."""
@@ -287,25 +287,25 @@ class DLJobBuilder:
             WrongJobError: the job cannot be one of dljob's; the message says why.
             WrongSpecError: its spec is wrong.
         """
-        workloads = {role: one.built() for role, one in self._role_builders.items()}
-        for one in workloads.values():
-            for key, value in self._sets.items() if isinstance(one, ElasticWorkloadDesc) else ():
-                setattr(one, key, value)
-        made = DLJob(
+        workloads = {role: item.built() for role, item in self._role_builders.items()}
+        for item in workloads.values():
+            for key, value in self._sets.items() if isinstance(item, ElasticWorkloadDesc) else ():
+                setattr(item, key, value)
+        job = DLJob(
             global_envs=self._env,
             workloads=workloads,
-            collocations=[self._collocated(one, workloads) for one in self._collocations],
+            collocations=[self._collocated(item, workloads) for item in self._collocations],
             **self._fields,
         )
-        check(made)
-        return made
+        check(job)
+        return job
 
-    def _collocated(self, said: tuple[str, ...] | _AllBut, workloads: Mapping[str, object]) -> set[str]:
+    def _collocated(self, names_given: tuple[str, ...] | _AllBut, workloads: Mapping[str, object]) -> set[str]:
         """Return the roles of one collocation, which may be named in any case."""
         by_case = {name.lower(): name for name in workloads}
-        if isinstance(said, _AllBut):
-            return set(workloads) - {by_case.get(name.lower(), name) for name in said.roles}
-        return {by_case.get(name.lower(), name) for name in said}
+        if isinstance(names_given, _AllBut):
+            return set(workloads) - {by_case.get(name.lower(), name) for name in names_given.roles}
+        return {by_case.get(name.lower(), name) for name in names_given}
 
 
 class _AllBut:
@@ -370,5 +370,5 @@ class RLJobBuilder(DLJobBuilder):
         Raises:
             ValueError: pydantic's, also where there is no actor.
         """
-        made = super().build()
-        return RLJob.model_validate({name: getattr(made, name) for name in DLJob.model_fields})
+        job = super().build()
+        return RLJob.model_validate({name: getattr(job, name) for name in DLJob.model_fields})

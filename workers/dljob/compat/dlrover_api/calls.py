@@ -91,8 +91,8 @@ def export_rpc_instance(ns: str | None, instance: Any) -> None:
 
 
 def _mark(function: object) -> _ExportMark | None:
-    found = getattr(function, _MARK, None)
-    return found if callable(function) and isinstance(found, _ExportMark) else None
+    mark = getattr(function, _MARK, None)
+    return mark if callable(function) and isinstance(mark, _ExportMark) else None
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def answered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RpcAns
     if name not in RPC_REGISTRY:
         near = difflib.get_close_matches(name, RPC_REGISTRY, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(RPC_REGISTRY)) or 'none'}"
-        who = current_worker().name
-        return RpcAnswer(error=ValueError(f"RPC method {name!r} is not registered in {who}; {hint}"))
+        own_name = current_worker().name
+        return RpcAnswer(error=ValueError(f"RPC method {name!r} is not registered in {own_name}; {hint}"))
     try:
         value: Any = RPC_REGISTRY[name](*args, **kwargs)
         if inspect.iscoroutine(value):
@@ -191,8 +191,8 @@ class UserRpcProxy:
                 setattr(self, attribute, partial(self._call, target, mark))
 
     def _call(self, target: RoleActor, mark: _ExportMark, *args: Any, **kwargs: Any) -> Any:
-        made = target.call(f"{self.name}.{mark.name}", *args, **kwargs)
-        return asyncio.wrap_future(made) if mark.awaited else made.result()
+        future = target.call(f"{self.name}.{mark.name}", *args, **kwargs)
+        return asyncio.wrap_future(future) if mark.awaited else future.result()
 
 
 def create_rpc_proxy(owner: str, name: str, cls: type[T]) -> T:
@@ -253,12 +253,14 @@ class RoleGroup(Sequence[RoleActor]):
         if not _scatter:
             group = calls.RoleGroup(role_name(self.actors[0].info.role)).options(timeout=None)
             call = group.call(METHOD, _named(method), args, kwargs)
-            return CallResult(call, lambda answers: [value_of(one) for one in answers])
-        for one in (*args, *kwargs.values()):
-            if not isinstance(one, list) or len(one) != len(self.actors):  # pyright: ignore[reportUnknownArgumentType]
+            return CallResult(call, lambda answers: [value_of(argument) for argument in answers])
+        for argument in (*args, *kwargs.values()):
+            if not isinstance(argument, list) or len(argument) != len(self.actors):  # pyright: ignore[reportUnknownArgumentType]
                 raise ValueError(f"_scatter: each argument is a list of {len(self.actors)}, one for each rank")
         sent = [
-            actor.call(method, *(one[at] for one in args), **{key: one[at] for key, one in kwargs.items()})
+            actor.call(
+                method, *(argument[at] for argument in args), **{key: argument[at] for key, argument in kwargs.items()}
+            )
             for at, actor in enumerate(self.actors)
         ]
         return gathered(sent)
@@ -278,9 +280,9 @@ class RoleGroup(Sequence[RoleActor]):
             ValueError: the role has no rank, or a sequence has another length.
         """
         self._first()
-        for one in (*args, *kwargs.values()):
-            if _splits(one) and len(one) != size:
-                raise ValueError(f"call_batch of {counted(size, 'item')}: an argument has {len(one)}")
+        for argument in (*args, *kwargs.values()):
+            if _splits(argument) and len(argument) != size:
+                raise ValueError(f"call_batch of {counted(size, 'item')}: an argument has {len(argument)}")
         bounds = [0, *accumulate(size // len(self.actors) + (at < size % len(self.actors)) for at in range(len(self)))]
         futures: list[Future[Sequence[Any]]] = []
         lens: list[int] = []
@@ -288,8 +290,12 @@ class RoleGroup(Sequence[RoleActor]):
             if start == end:
                 continue
             part = slice(start, end)
-            own = {key: one[part] if _splits(one) else one for key, one in kwargs.items()}
-            futures.append(actor.call(method, *(one[part] if _splits(one) else one for one in args), **own))
+            part_kwargs = {key: argument[part] if _splits(argument) else argument for key, argument in kwargs.items()}
+            futures.append(
+                actor.call(
+                    method, *(argument[part] if _splits(argument) else argument for argument in args), **part_kwargs
+                )
+            )
             lens.append(end - start)
         return FutureSequence(futures, lens)
 
@@ -304,9 +310,9 @@ def _splits(value: object) -> bool:
 
 
 def _done(value: T) -> Future[T]:
-    made: Future[T] = Future()
-    made.set_result(value)
-    return made
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
 
 
 class _Gathered(Future[list[T]]):

@@ -66,10 +66,10 @@ def notes(config: JobConfig) -> Iterator[tuple[str, str]]:
     """Yield the given settings without effect, each with the reason."""
     for name in sorted(config.model_fields_set & IDLE.keys()):
         yield name, IDLE[name]
-    for role, one in config.dl_config.workloads.items():
-        if one.resource.disk:
+    for role, workload in config.dl_config.workloads.items():
+        if workload.resource.disk:
             yield f"disk of role {role}", "Ray schedules no disk"
-        if "per_node_max_failure" in one.model_fields_set:
+        if "per_node_max_failure" in workload.model_fields_set:
             yield f"per_node_max_failure of role {role}", "nodes are judged by their own faults"
 
 
@@ -81,12 +81,12 @@ def draft_of(config: JobConfig) -> Draft:
     """
     job = config.dl_config
     roles: dict[str, Workload] = {}
-    for said, one in job.workloads.items():
-        name = role_name(said)
+    for given_name, workload in job.workloads.items():
+        name = role_name(given_name)
         if name in roles:
-            raise UsageError(f"roles {said!r} and another are both {name!r} in dljob", hint="rename one of them")
-        if one.total:
-            roles[name] = _role(name, one, config)
+            raise UsageError(f"roles {given_name!r} and another are both {name!r} in dljob", hint="rename one of them")
+        if workload.total:
+            roles[name] = _role(name, workload, config)
     if not roles:
         raise UsageError("no role of the job has a worker", hint="give one of them a total of 1 or more")
     spec: dict[str, Any] = {"config": _config(job)}
@@ -95,8 +95,8 @@ def draft_of(config: JobConfig) -> Draft:
     if "job_max_restart" in config.model_fields_set:
         spec["faultTolerance"] = {"maxRestarts": config.job_max_restart}
     devices = job.accelerator_type is not ACCELERATOR_TYPE.CPU
-    if made := resolve(list(_collocations(job, roles)), roles, frozenset(), has_devices=devices):
-        spec["collocations"] = made
+    if collocations := resolve(list(_collocations(job, roles)), roles, frozenset(), has_devices=devices):
+        spec["collocations"] = collocations
     machines(_machines(job, roles), roles, spec)
     return Draft(workloads=roles, spec=spec, metadata={"name": dns_name(config.job_name, LONGEST_NAME)})
 
@@ -108,71 +108,73 @@ def _config(job: DLConfig) -> dict[str, object]:
 def _machines(job: DLConfig, roles: Mapping[str, Workload]) -> dict[str, Any]:
     """Return the machines; one node of DLRover's default size is whatever machine there is."""
     kind = job.accelerator_type.value
-    said: dict[str, Any] = {"type": kind}
+    machine_settings: dict[str, Any] = {"type": kind}
     if job.node_number > 1:
-        said["nodes"] = job.node_number
+        machine_settings["nodes"] = job.node_number
         if any(role.accelerator for role in roles.values()):
-            said["devices"] = job.device_per_node
-    return said
+            machine_settings["devices"] = job.device_per_node
+    return machine_settings
 
 
-def _role(name: str, one: WorkloadDesc, config: JobConfig) -> Workload:
+def _role(name: str, workload: WorkloadDesc, config: JobConfig) -> Workload:
     cpu_only = config.dl_config.accelerator_type is ACCELERATOR_TYPE.CPU
-    cpus, devices = one.resource.cpu, one.resource.accelerator
+    cpus, devices = workload.resource.cpu, workload.resource.accelerator
     if cpu_only:
         cpus, devices = max(cpus, devices), 0.0
-    made = Workload(name=name, replicas=one.total, replicas_per_group=one.per_group, driver=one.is_driver)
-    made.entrypoint, made.args = _entrypoint(one)
-    made.env, made.config = dict(one.envs), config_of(one.config, f"config of role {name!r}")
-    made.cpu = exact(cpus, f"cpu of role {name!r}") if cpus else None
-    made.memory = f"{one.resource.memory}Mi" if one.resource.memory else None
-    made.accelerator = share(devices, f"accelerator of role {name!r}")
-    custom = dict(one.resource.user_defined)
+    role = Workload(
+        name=name, replicas=workload.total, replicas_per_group=workload.per_group, driver=workload.is_driver
+    )
+    role.entrypoint, role.args = _entrypoint(workload)
+    role.env, role.config = dict(workload.envs), config_of(workload.config, f"config of role {name!r}")
+    role.cpu = exact(cpus, f"cpu of role {name!r}") if cpus else None
+    role.memory = f"{workload.resource.memory}Mi" if workload.resource.memory else None
+    role.accelerator = share(devices, f"accelerator of role {name!r}")
+    custom = dict(workload.resource.user_defined)
     if config.worker_isolation_schedule_resource:
         custom[config.worker_isolation_schedule_resource] = 1
-    made.custom = {key: exact(value, f"{key} of role {name!r}") for key, value in custom.items()}
-    if one.rank_based_gpu_selection:
-        made.rank_based_gpu_selection = True
-    made.restart_policy = _restarts(one, config)
-    if isinstance(one, ElasticWorkloadDesc):
-        made.type, made.comm = "Elastic", _comm(one)
-    return made
+    role.custom = {key: exact(value, f"{key} of role {name!r}") for key, value in custom.items()}
+    if workload.rank_based_gpu_selection:
+        role.rank_based_gpu_selection = True
+    role.restart_policy = _restarts(workload, config)
+    if isinstance(workload, ElasticWorkloadDesc):
+        role.type, role.comm = "Elastic", _comm(workload)
+    return role
 
 
-def _entrypoint(one: WorkloadDesc) -> tuple[dict[str, Any], list[str]]:
-    if one.entry_point_type is WorkloadEntrypointType.MODULE_FUNC:
+def _entrypoint(workload: WorkloadDesc) -> tuple[dict[str, Any], list[str]]:
+    if workload.entry_point_type is WorkloadEntrypointType.MODULE_FUNC:
         return {"class": RANK}, []
-    return {"module": MODULE}, ["--dlrover", *shlex.split(one.entry_point)]
+    return {"module": MODULE}, ["--dlrover", *shlex.split(workload.entry_point)]
 
 
-def _restarts(one: WorkloadDesc, config: JobConfig) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    if "max_restart" in one.model_fields_set:
-        made["maxRestarts"] = one.max_restart
+def _restarts(workload: WorkloadDesc, config: JobConfig) -> dict[str, Any]:
+    policy: dict[str, Any] = {}
+    if "max_restart" in workload.model_fields_set:
+        policy["maxRestarts"] = workload.max_restart
     if "failover_exec_strategy" in config.model_fields_set:
-        made["level"] = LEVELS[config.failover_exec_strategy]
-    return made
+        policy["level"] = LEVELS[config.failover_exec_strategy]
+    return policy
 
 
-def _comm(one: ElasticWorkloadDesc) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    if one.comm_backend != "auto":
-        made["backend"] = one.comm_backend
-    if one.comm_timeout_s:
-        made["timeoutSeconds"] = one.comm_timeout_s
-    if not one.comm_auto_setup_process_group:
-        made["initProcessGroup"] = False
-    if not one.comm_pre_check:
-        made["preCheck"] = False
-    return made
+def _comm(workload: ElasticWorkloadDesc) -> dict[str, Any]:
+    comm: dict[str, Any] = {}
+    if workload.comm_backend != "auto":
+        comm["backend"] = workload.comm_backend
+    if workload.comm_timeout_s:
+        comm["timeoutSeconds"] = workload.comm_timeout_s
+    if not workload.comm_auto_setup_process_group:
+        comm["initProcessGroup"] = False
+    if not workload.comm_pre_check:
+        comm["preCheck"] = False
+    return comm
 
 
 def _collocations(job: DLConfig, roles: Mapping[str, Workload]) -> Iterator[CollocationRequest]:
     """Yield a collocation for each group of roles: of devices where each of them asks for a part of one."""
     groups: dict[str, list[str]] = {}
-    for said, one in job.workloads.items():
-        if one.group and role_name(said) in roles:
-            groups.setdefault(one.group, []).append(role_name(said))
+    for given_name, workload in job.workloads.items():
+        if workload.group and role_name(given_name) in roles:
+            groups.setdefault(workload.group, []).append(role_name(given_name))
     for names in groups.values():
         counts = [Decimal(str(roles[name].accelerator or 0)) for name in names]
         if len(names) < 2:

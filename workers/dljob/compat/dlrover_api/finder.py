@@ -57,7 +57,7 @@ class _Served:
         """Give the module the names of the table, to be imported at their use."""
         names = MODULES.get(module.__name__, {})
         module.__doc__ = f"{module.__name__}, as dljob.compat serves it."
-        module.__dict__["__all__"] = sorted(name for name, one in names.items() if one.home)
+        module.__dict__["__all__"] = sorted(name for name, entry in names.items() if entry.home)
 
         def __getattr__(name: str) -> object:  # noqa: N807 - PEP 562
             row = names.get(name)
@@ -100,15 +100,15 @@ def _is_asked_by_dlrover(frame: FrameType | None) -> bool:
 
 
 def _has(module: str) -> str:
-    there = sorted(MODULES.get(module, {}))
-    return f"it has {', '.join(there)}" if there else "the module is a package without names of its own"
+    names_here = sorted(MODULES.get(module, {}))
+    return f"it has {', '.join(names_here)}" if names_here else "the module is a package without names of its own"
 
 
-def _resolved(module: str, name: str, one: Name) -> object:
-    if not one.home:
+def _resolved(module: str, name: str, entry: Name) -> object:
+    if not entry.home:
         # An ImportError, because `from ... import name` would replace the message of an AttributeError by its own.
-        raise ImportError(f"{module}.{name} of DLRover is not carried over: {one.told}", name=module)
-    return getattr(import_module(one.home), name)
+        raise ImportError(f"{module}.{name} of DLRover is not carried over: {entry.reason}", name=module)
+    return getattr(import_module(entry.home), name)
 
 
 class DlroverFinder:
@@ -175,10 +175,10 @@ def install() -> DlroverFinder | None:
     if any(isinstance(finder, DlroverFinder) for finder in sys.meta_path):
         return None
     if loaded := sorted(name for name in MODULES.keys() - CONSTANTS if name in sys.modules):
-        where = getattr(sys.modules[loaded[0]], "__file__", None) or "an unknown place"
+        loaded_from = getattr(sys.modules[loaded[0]], "__file__", None) or "an unknown place"
         raise RedirectError(
-            f"{loaded[0]} is loaded in this process already, from {where}: redirected now, there would be two of it. "
-            "Start the program by `python -m dljob.compat --dlrover`, or import dljob.compat.dlrover first"
+            f"{loaded[0]} is loaded in this process already, from {loaded_from}: redirected now, there would be two "
+            "of it. Start the program by `python -m dljob.compat --dlrover`, or import dljob.compat.dlrover first"
         )
     finder = DlroverFinder(installed())
     sys.meta_path.insert(0, finder)

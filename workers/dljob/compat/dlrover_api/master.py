@@ -66,8 +66,8 @@ class PrimeMasterApi:
     @staticmethod
     def get_all_roles() -> dict[str, list[ActorInfo]]:
         """Return the ranks of all roles, by the name that the user gave."""
-        found = [actors_of(role) for role in own_job().peers]
-        return {ranks[0].role: ranks for ranks in found if ranks}
+        all_ranks = [actors_of(role) for role in own_job().peers]
+        return {ranks[0].role: ranks for ranks in all_ranks if ranks}
 
     @staticmethod
     def restart_actors(actor_names: list[str]) -> None:

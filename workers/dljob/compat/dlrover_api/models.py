@@ -171,21 +171,21 @@ class ResourceDesc(_DescModel):
     @classmethod
     def get_or_default(cls, resource: dict[str, Any]) -> ResourceDesc:
         """Return the description; one device where nothing is asked for."""
-        made = cls.model_validate(resource)
-        return ResourceDesc(accelerator=1) if made.is_empty() else made
+        description = cls.model_validate(resource)
+        return ResourceDesc(accelerator=1) if description.is_empty() else description
 
     def is_empty(self) -> bool:
         """Whether it asks for nothing that is scheduled."""
         return not (self.cpu or self.accelerator or self.user_defined)
 
-    def __add__(self, other: ResourceDesc) -> ResourceDesc:
-        both = self.user_defined.keys() | other.user_defined.keys()
+    def __add__(self, addend: ResourceDesc) -> ResourceDesc:
+        both = self.user_defined.keys() | addend.user_defined.keys()
         return ResourceDesc(
-            cpu=self.cpu + other.cpu,
-            memory=self.memory + other.memory,
-            disk=self.disk + other.disk,
-            accelerator=self.accelerator + other.accelerator,
-            user_defined={key: self.user_defined.get(key, 0) + other.user_defined.get(key, 0) for key in both},
+            cpu=self.cpu + addend.cpu,
+            memory=self.memory + addend.memory,
+            disk=self.disk + addend.disk,
+            accelerator=self.accelerator + addend.accelerator,
+            user_defined={key: self.user_defined.get(key, 0) + addend.user_defined.get(key, 0) for key in both},
         )
 
     def __mul__(self, factor: float) -> ResourceDesc:
@@ -319,12 +319,12 @@ class DLConfig(_DescModel):
         """Let `backend` choose the class of a workload that is given as a dict; without one it is simple."""
         if not isinstance(value, dict):
             return value
-        made: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType] - pydantic checks what it holds
-        for name, one in made.items():
-            if isinstance(one, dict) and "backend" not in one:
-                kind: str = "elastic" if any(key.startswith("comm_") for key in one) else "simple"  # pyright: ignore
-                made[name] = {**one, "backend": kind}
-        return made
+        workloads: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType] - pydantic checks what it holds
+        for name, workload in workloads.items():
+            if isinstance(workload, dict) and "backend" not in workload:
+                kind: str = "elastic" if any(key.startswith("comm_") for key in workload) else "simple"  # pyright: ignore
+                workloads[name] = {**workload, "backend": kind}
+        return workloads
 
     @field_validator("user_config", mode="after")
     @classmethod
@@ -340,13 +340,15 @@ class DLConfig(_DescModel):
     def workload_group(self) -> list[WorkloadGroup]:
         """The groups of the workloads."""
         groups: dict[str, WorkloadGroup] = {}
-        for name, one in self.workloads.items():
-            key = one.group or f"_group_{name}"
-            group = groups.setdefault(key, WorkloadGroup(key, one.total // one.per_group, [], ResourceDesc()))
-            if one.total != group.num * one.per_group:
-                raise ValueError(f"workload {name!r} has {one.total} of {one.per_group} each, its group {group.num}")
+        for name, workload in self.workloads.items():
+            key = workload.group or f"_group_{name}"
+            group = groups.setdefault(key, WorkloadGroup(key, workload.total // workload.per_group, [], ResourceDesc()))
+            if workload.total != group.num * workload.per_group:
+                raise ValueError(
+                    f"workload {name!r} has {workload.total} of {workload.per_group} each, its group {group.num}"
+                )
             group.workloads.append(name)
-            group.resource = group.resource + one.resource * one.per_group
+            group.resource = group.resource + workload.resource * workload.per_group
         return list(groups.values())
 
 

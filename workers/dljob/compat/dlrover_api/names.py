@@ -26,17 +26,17 @@ class Name:
     kind: Kind
     home: str = ""
     """Module that has it; empty for a name whose import is refused."""
-    told: str = ""
+    reason: str = ""
     """Difference to DLRover, or what to write instead."""
     since: str = "0.6.1"
 
 
-def _works(home: str, told: str = "", since: str = "0.6.1") -> Name:
-    return Name(Kind.WORKS, f"{HERE}.{home}", told, since)
+def _works(home: str, reason: str = "", since: str = "0.6.1") -> Name:
+    return Name(Kind.WORKS, f"{HERE}.{home}", reason, since)
 
 
-def _idle(home: str, told: str) -> Name:
-    return Name(Kind.NO_EFFECT, f"{HERE}.{home}", told)
+def _idle(home: str, reason: str) -> Name:
+    return Name(Kind.NO_EFFECT, f"{HERE}.{home}", reason)
 
 
 def _refused(way: str, home: str = "") -> Name:

@@ -7,15 +7,15 @@ from typing import NoReturn
 
 from dljob.errors import UsageError
 
-_told: set[str] = set()
+_told_names: set[str] = set()
 
 
-def tell_once(name: str, why: str) -> None:
+def tell_once(name: str, reason: str) -> None:
     """Say on stderr that `name` has no effect, and why; the second time nothing."""
-    if name in _told:
+    if name in _told_names:
         return
-    _told.add(name)
-    sys.stderr.write(f"dljob.compat: {name} has no effect: {why}\n")
+    _told_names.add(name)
+    sys.stderr.write(f"dljob.compat: {name} has no effect: {reason}\n")
 
 
 def refuse(name: str, way: str) -> NoReturn:

@@ -19,9 +19,9 @@ from dljob.compat.dlrover_api.models import (
 from dljob.spec.variables import DLROVER
 
 
-def role_name(said: str) -> str:
+def role_name(given_name: str) -> str:
     """Return a role's name in dljob, a DNS label: `actor_rollout` and `ACTOR_ROLLOUT` are `actor-rollout`."""
-    return re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", given_name.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Payload:
     workloads: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Role as the user named it -> its fields, without the environment, which may hold secrets."""
 
-    def said(self, role: str) -> str:
+    def given_name(self, role: str) -> str:
         """Return a role's name as the user wrote it."""
         return next((name for name in self.workloads if role_name(name) == role), role)
 
     def workload(self, role: str) -> WorkloadDesc:
         """Return a role's workload by its name in dljob; one that only names the role where no builder made the job."""
-        fields = self.workloads.get(self.said(role))
+        fields = self.workloads.get(self.given_name(role))
         if fields is None:
             return SimpleWorkloadDesc(entry_point=f"{role.replace('-', '_')}.py", resource=ResourceDesc(cpu=1))
         kind = ElasticWorkloadDesc if fields["backend"] == "elastic" else SimpleWorkloadDesc
@@ -48,7 +48,7 @@ class Payload:
 
 def payload_of(job: DLConfig, name: str) -> Payload:
     """Return what a job's ranks are to know."""
-    fields = {role: one.model_dump(mode="json", exclude={"envs"}) for role, one in job.workloads.items()}
+    fields = {role: workload.model_dump(mode="json", exclude={"envs"}) for role, workload in job.workloads.items()}
     return Payload(name, job.accelerator_type.value, fields)
 
 
@@ -57,6 +57,6 @@ def encoded(payload: Payload) -> str:
     return json.dumps(vars(payload), separators=(",", ":"))
 
 
-def here() -> Payload:
+def own_payload() -> Payload:
     """Return the payload of this process's job."""
     return Payload(**json.loads(os.environ.get(DLROVER) or "{}"))

@@ -47,8 +47,8 @@ class DataQueue(Generic[T]):
 
     def put(self, *obj: T) -> None:
         """Append items; waits for room."""
-        for one in obj:
-            self._queue.put(one)
+        for item in obj:
+            self._queue.put(item)
 
     def put_async(self, *obj: T) -> Future[None]:
         """Append items in another thread."""
@@ -57,18 +57,18 @@ class DataQueue(Generic[T]):
     def get(self, batch_size: int = 1) -> list[T]:
         """Return the first items, at most `batch_size`; waits for one."""
         while True:
-            there = max(1, min(batch_size, self.qsize()))
+            count = max(1, min(batch_size, self.qsize()))
             try:
-                return self._queue.get_batch(there, SLICE_S)
+                return self._queue.get_batch(count, SLICE_S)
             except TimeoutError:  # others were faster
                 continue
 
     def get_nowait(self, max_size: int = 1) -> Sequence[T]:
         """Return the first items, at most `max_size`; an empty list where there is none."""
-        while there := min(max_size, self.qsize()):
+        while count := min(max_size, self.qsize()):
             try:
-                found: list[Any] = self._queue.get_batch(there, 0.0)
+                items: list[Any] = self._queue.get_batch(count, 0.0)
             except TimeoutError:  # others were faster
                 continue
-            return found
+            return items
         return []

@@ -29,15 +29,15 @@ class DLRoverRank(Worker):
         # On a Ray that was there before, nothing of the submitting process's environment is inherited.
         install_everywhere(os.environ)
         role = current_worker().role
-        workload = payload.here().workload(role)
+        workload = payload.own_payload().workload(role)
         target: Any = resolve(workload.entry_point)
         if (module := inspect.getmodule(target)) is not None:
             calls.export_rpc_instance(None, module)
         self._body = target
         if inspect.isclass(target):
-            made = target()
-            calls.export_rpc_instance(None, made)
-            self._body = getattr(made, "run", None)
+            user_object = target()
+            calls.export_rpc_instance(None, user_object)
+            self._body = getattr(user_object, "run", None)
         if self._body is None and workload.is_driver:
             raise TypeError(
                 f"{workload.entry_point} has no run(), and role {role} is a driver: the job would never end; "

@@ -35,18 +35,18 @@ class ElasticDistributedSampler(DistributedSampler[Any]):
             mixed = torch.Generator()
             mixed.manual_seed(self.seed + self.epoch)
             order = [int(at) for at in torch.randperm(self._size, generator=mixed)]
-        left = order[self._done.get(self.epoch, 0) :]
-        each = self._share(len(left))
+        remaining = order[self._done.get(self.epoch, 0) :]
+        per_rank = self._share(len(remaining))
         # All ranks take as many: the last round is filled up from the front, or dropped.
-        total = each * self.num_replicas
-        filled = (left * (total // len(left) + 1))[:total] if left else []
+        total = per_rank * self.num_replicas
+        filled = (remaining * (total // len(remaining) + 1))[:total] if remaining else []
         return iter(filled[self.rank :: self.num_replicas])
 
     def __len__(self) -> int:
         return self._share(self._size - self._done.get(self.epoch, 0))
 
-    def _share(self, left: int) -> int:
-        return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
+    def _share(self, remaining: int) -> int:
+        return remaining // self.num_replicas if self.drop_last else -(-remaining // self.num_replicas)
 
     def state_dict(self, iter_step: int, micro_batch_size: int) -> dict[str, int]:
         """Return the state after `iter_step` steps, in each of which every rank took a micro batch."""

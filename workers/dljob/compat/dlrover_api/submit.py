@@ -39,9 +39,9 @@ STAGES = {
 
 def submit_job(job: DLConfig, options: dict[str, Any], *, blocking: bool) -> int:
     """Run a job with the options of its submission, over those of the environment; return its exit code."""
-    given: dict[str, Any] = {**read_dict_from_envs(JOB_OPTIONS_ENV_PREFIX), **options}
-    name = given.pop("job_name", None) or f"dlrover-{uuid.uuid4().hex[:6]}"
-    return submit(JobConfig(job_name=name, dl_config=job, **given), blocking=blocking)
+    given_options: dict[str, Any] = {**read_dict_from_envs(JOB_OPTIONS_ENV_PREFIX), **options}
+    name = given_options.pop("job_name", None) or f"dlrover-{uuid.uuid4().hex[:6]}"
+    return submit(JobConfig(job_name=name, dl_config=job, **given_options), blocking=blocking)
 
 
 def submit(config: JobConfig, blocking: bool = True) -> int:  # noqa: FBT001, FBT002 - DLRover's signature
@@ -76,8 +76,8 @@ class PrimeMaster:
     def create(cls, config: JobConfig) -> PrimeMaster:
         """Check a job, and return it; `start` runs it."""
         manifest_of(config)
-        for name, why in notes(config):
-            tell_once(name, why)
+        for name, reason in notes(config):
+            tell_once(name, reason)
         return cls(config)
 
     def start(self) -> None:

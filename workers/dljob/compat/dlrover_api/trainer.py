@@ -86,8 +86,12 @@ class ElasticTrainer:
     def prepare(self, optimizer: torch.optim.Optimizer, lr_scheduler: Any = None) -> Any:
         """Return the optimizer, and the scheduler if there is one, that step with this trainer."""
         self.gradient_accumulation_steps = accumulation_steps()
-        made = ElasticOptimizer(optimizer, self._shared)
-        return made if lr_scheduler is None else (made, ElasticScheduler(lr_scheduler, self._shared))
+        wrapped_optimizer = ElasticOptimizer(optimizer, self._shared)
+        return (
+            wrapped_optimizer
+            if lr_scheduler is None
+            else (wrapped_optimizer, ElasticScheduler(lr_scheduler, self._shared))
+        )
 
     @contextmanager
     def step(self, fix_total_batch_size: bool = False) -> Generator[None]:  # noqa: FBT001, FBT002

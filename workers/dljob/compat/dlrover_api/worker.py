@@ -35,7 +35,7 @@ class _Current:
 
     @property
     def job_info(self) -> JobInfo:
-        me, known = context.current_worker(), payload.here()
+        me, known = context.current_worker(), payload.own_payload()
         kind = ACCELERATOR_TYPE(known.accelerator_type)
         return JobInfo(known.job_name or me.job_name, me.job_uid, _config(me), kind)
 
@@ -65,12 +65,12 @@ def current_worker() -> Worker:
 
 
 def _info(role: str, rank: int, size: int, local: int | None = None) -> ActorInfo:
-    known = payload.here()
-    spec, said = known.workload(role), known.said(role)
-    each = spec.per_group
-    local = rank % each if local is None else local
-    name = f"{said}_{size}-{rank}_{each}-{rank % each}"
-    return ActorInfo(name, said, spec, None, rank, rank // each, local)
+    known = payload.own_payload()
+    spec, given_name = known.workload(role), known.given_name(role)
+    per_group = spec.per_group
+    local = rank % per_group if local is None else local
+    name = f"{given_name}_{size}-{rank}_{per_group}-{rank % per_group}"
+    return ActorInfo(name, given_name, spec, None, rank, rank // per_group, local)
 
 
 def actors_of(role: str, *, optional: bool = False) -> list[ActorInfo]:

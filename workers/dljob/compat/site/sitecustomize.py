@@ -24,7 +24,7 @@ def _redirect() -> None:
         raise ImportError(f"{_NAME} is not beside {_HERE}")
     module = sys.modules[_NAME] = module_from_spec(spec)
     spec.loader.exec_module(module)
-    backend = module.wanted(os.environ)
+    backend = module.backend_of(os.environ)
     if backend != "ray":
         module.install(backend)
 

@@ -96,7 +96,10 @@ def handle_cut_request(tx: StateTransaction, event: events.CutAsked) -> None:
         tx.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {refusal}")
         return
     cut_number = tx.cuts.last_number + 1
-    members_by_key, versions = Map(((own.role, own.rank), own) for own in members), weights.newest_versions(tx)
+    members_by_key, versions = (
+        Map(((member.role, member.rank), member) for member in members),
+        weights.newest_versions(tx),
+    )
     new_cut = OpenCut(
         cut_number, tx.now, event.by, members_by_key, unsaved_count=len(members), weight_versions=versions
     )

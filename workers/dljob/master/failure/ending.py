@@ -49,7 +49,7 @@ def advance_role_and_job(tx: StateTransaction, role: str) -> None:
         tx.set_role(role, evolve(role_state, was_ready=True))
         _handle_readiness_of_start(tx, role)
     if is_role_completed:
-        message = every(role_state.succeeded_count + role_state.failed_count, "rank", one="ended", many="ended")
+        message = every(role_state.succeeded_count + role_state.failed_count, "rank", singular="ended", many="ended")
         tx.note(reasons.ROLE_COMPLETED, role, message)
         if all(starting.is_role_completed(tx, driver) for driver in tx.job.drivers):
             end_job(tx, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=tx.now))
@@ -62,7 +62,7 @@ def _handle_readiness_of_start(tx: StateTransaction, role: str) -> None:
     """Handle the readiness of a whole role, once per start of it: the job runs with the last one it needs."""
     facts = tx.facts(role)
     start_duration_s = tx.now - tx.started_at
-    message = every(facts.plan.replicas, "rank", one="is ready", many="are ready")
+    message = every(facts.plan.replicas, "rank", singular="is ready", many="are ready")
     tx.note(reasons.ROLE_READY, role, message, seconds=start_duration_s)
     if spares.spares_per_node(tx):
         spares.order_missing_spares(tx, role, spares.nodes_of_ranks(tx, role, facts.ranks))

@@ -44,52 +44,52 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
 
 def _stopping_or_waiting(s: JobState | StateTransaction, key: RankKey, *, is_leaving: bool) -> Account:
     """Return the account of a rank of an admitted job that is asked to end, or waits for a process."""
-    own, facts, sizing = s.ranks[key], s.job.roles[key[0]], s.sizes.get(key[0])
-    incident = s.incidents.get(own.incident)
+    rank_state, facts, sizing = s.ranks[key], s.job.roles[key[0]], s.sizes.get(key[0])
+    incident = s.incidents.get(rank_state.incident)
     is_dropped = is_leaving or (sizing is not None and sizing.all_leave_user_code and key[1] >= sizing.target)
     if incident is not None and is_dropped:  # the restart brings back only the others
         return Account.IDLE
     if incident is not None and not incident.is_backoff_over:
         return Account.DECIDE
-    if own.phase is RankPhase.WAITING:
-        return _waiting(s, facts, own, facts.host_of(key[1]))
+    if rank_state.phase is RankPhase.WAITING:
+        return _waiting(s, facts, rank_state, facts.host_of(key[1]))
     if incident is not None or s.roles[key[0]].stop_by is not None:  # it is to start again
         return Account.REPLACE
     # It finishes its work before its role goes on without it, or its unit moves.
-    return _ready(s, key) if own.ready_at else Account.INIT
+    return _ready(s, key) if rank_state.ready_at else Account.INIT
 
 
 def _ready(s: JobState | StateTransaction, key: RankKey) -> Account:
     """Return the account of a rank that is ready, or finishes its work."""
-    own, role, facts = s.ranks[key], s.roles[key[0]], s.job.roles[key[0]]
+    rank_state, role, facts = s.ranks[key], s.roles[key[0]], s.job.roles[key[0]]
     if key[0] in s.inquiries:  # it, or the peer that it waits for, is lost, and the cause is looked for
         return Account.DETECT
     if no_requests_reason(s, key):
         return Account.STALE
     if facts.is_torch_world and not _all_in(role):
         return Account.RENDEZVOUS
-    if own.goal is None:  # no earlier process had come further
+    if rank_state.goal is None:  # no earlier process had come further
         return Account.PRODUCTIVE
-    return Account.RECOMPUTE if own.stepped else Account.INIT
+    return Account.RECOMPUTE if rank_state.stepped else Account.INIT
 
 
-def _waiting(s: JobState | StateTransaction, facts: RoleFacts, own: RankState, host: HostId) -> Account:
+def _waiting(s: JobState | StateTransaction, facts: RoleFacts, rank_state: RankState, host: HostId) -> Account:
     """Return the account of a waiting rank of an admitted job, by the first thing that it waits for."""
-    begins = Account.REPLACE if own.incarnation or own.incident else Account.INIT
+    begins = Account.REPLACE if rank_state.incarnation or rank_state.incident else Account.INIT
     if s.units[facts.unit_of(host)].phase is not UnitPhase.HELD:
         return Account.SCHEDULE
     if not s.roles[host.role].hosts_ordered:
         return Account.WAIT
     if s.hosts[host].phase is not HostPhase.READY:
         return begins
-    if not all(_dependency_met(s, other, kind) for other, kind in facts.plan.depends_on):
+    if not all(_dependency_met(s, dependency, kind) for dependency, kind in facts.plan.depends_on):
         return Account.WAIT
     return Account.RENDEZVOUS if facts.is_torch_world else begins
 
 
-def _dependency_met(s: JobState | StateTransaction, other: str, kind: str) -> bool:
-    role = s.roles[other]
-    return _completed(role, s.job.roles[other]) or (kind == "Ready" and role.was_ready)
+def _dependency_met(s: JobState | StateTransaction, dependency: str, kind: str) -> bool:
+    role = s.roles[dependency]
+    return _completed(role, s.job.roles[dependency]) or (kind == "Ready" and role.was_ready)
 
 
 def _completed(role: RoleState, facts: RoleFacts) -> bool:
@@ -150,7 +150,7 @@ def _keys(d: StateTransaction) -> set[RankKey]:
         if old.hosts_ordered != new.hosts_ordered or (facts.is_torch_world and _all_in(old) != _all_in(new)):
             keys = keys | _ranks(facts)
         if facts.dependents and _allows(old, facts) != _allows(new, facts):
-            keys = keys.union(*(_ranks(d.job.roles[other]) for other in facts.dependents))
+            keys = keys.union(*(_ranks(d.job.roles[dependent]) for dependent in facts.dependents))
     return keys
 
 
@@ -181,8 +181,8 @@ def _signs(d: StateTransaction, event: Event) -> Signs:
         if event.seen is None:
             return {}
         # A lost node takes its other hosts along: they gave their last sign of life then, too.
-        own = d.base.hosts.get(event.host) if event.outcome.reason is Reason.NODE_LOST else None
-        return {event.host: event.seen, **({own.node: event.seen} if own else {})}
+        lost_host = d.base.hosts.get(event.host) if event.outcome.reason is Reason.NODE_LOST else None
+        return {event.host: event.seen, **({lost_host.node: event.seen} if lost_host else {})}
     if isinstance(event, NodeFrozen):
         return {event.node: d.now - event.silent_s}
     if isinstance(event, HangFound):

@@ -18,12 +18,12 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
     at = _until(state, now)
     rows: list[dict[str, Any]] = []
     # The job's accounts are summed up here, so that they are the sum of the roles' at every reading.
-    whole = dict.fromkeys(Account, 0)
+    job_totals = dict.fromkeys(Account, 0)
     for role in state.job.roles:
-        own = totals(state.ledger, role, at)
-        for account, total in own.items():
-            whole[account] += total
-        row = {"name": role, "accounts": _seconds(own)}
+        role_totals = totals(state.ledger, role, at)
+        for account, total in role_totals.items():
+            job_totals[account] += total
+        row = {"name": role, "accounts": _seconds(role_totals)}
         lacking = counter_shortfalls(state.ledger, role, at)
         rows.append({**row, "owed": _seconds(lacking)} if lacking else row)
     share = _goodput(state, at)
@@ -32,7 +32,7 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
         "processes": _ranks(state),
         "goodput": _rounded(share.overall),
         "recentGoodput": _rounded(share.recent),
-        "accounts": _seconds({account: total for account, total in whole.items() if total}),
+        "accounts": _seconds({account: total for account, total in job_totals.items() if total}),
         "roles": rows,
     }
 
@@ -49,7 +49,7 @@ def _ranks(state: JobState) -> int:
 
 
 def _goodput(state: JobState, at: int) -> Goodput:
-    spent = (rank_time(state.ledger, name, own.plan.replicas, at) for name, own in state.job.roles.items())
+    spent = (rank_time(state.ledger, name, facts.plan.replicas, at) for name, facts in state.job.roles.items())
     return goodput(state.ledger, _ranks(state), at, sum(spent))
 
 

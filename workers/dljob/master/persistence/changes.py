@@ -57,8 +57,8 @@ def _of_scalar(old: object, new: object) -> list[Any] | None:
 
 def _of_object(kind: type) -> Differ:
     """Compare dataclass instances field by field."""
-    own = tuple((name, _differ(part)) for name, part in parts(kind).items())
-    names = [name for name, _ in own]
+    field_differs = tuple((name, _differ(part)) for name, part in parts(kind).items())
+    names = [name for name, _ in field_differs]
     values = attrgetter(*names, names[0])  # with a single name attrgetter would return no tuple
 
     def differ(old: object, new: object) -> list[Any] | None:
@@ -66,10 +66,10 @@ def _of_object(kind: type) -> Differ:
             return None
         were, are = values(old), values(new)
         # Most fields of most rows are the same object: for these no Python function is called.
-        others = compress(zip(own, were, are, strict=False), map(is_not, were, are))
-        found = {name: part(was, now) for (name, part), was, now in others}
-        told = {name: change for name, change in found.items() if change is not None}
-        return ["d", told] if told else None
+        others = compress(zip(field_differs, were, are, strict=False), map(is_not, were, are))
+        field_changes = {name: part(old_value, now) for (name, part), old_value, now in others}
+        changed_fields = {name: change for name, change in field_changes.items() if change is not None}
+        return ["d", changed_fields] if changed_fields else None
 
     return differ
 
@@ -84,15 +84,20 @@ def _of_map(key: Any, value: Any) -> Differ:  # noqa: ANN401 - types of any kind
             others = compress(
                 zip(new, old.values(), new.values(), strict=True), map(is_not, old.values(), new.values())
             )
-            found = [[key_of(name), inner(was, is_now)] for name, was, is_now in others]
-            put, gone = [row for row in found if row[1] is not None], []
+            row_changes = [[key_of(name), inner(old_value, is_now)] for name, old_value, is_now in others]
+            put, removed_keys = [row for row in row_changes if row[1] is not None], []
         else:
-            found = [[key_of(name), change_of(old.get(name, _NOTHING), own)] for name, own in new.items()]
-            put, gone = [row for row in found if row[1] is not None], [key_of(name) for name in old if name not in new]
-        return ["m", put, gone] if put or gone else None
+            row_changes = [
+                [key_of(name), change_of(old.get(name, _NOTHING), new_value)] for name, new_value in new.items()
+            ]
+            put, removed_keys = (
+                [row for row in row_changes if row[1] is not None],
+                [key_of(name) for name in old if name not in new],
+            )
+        return ["m", put, removed_keys] if put or removed_keys else None
 
-    def change_of(was: Any, is_now: Any) -> list[Any] | None:  # noqa: ANN401 - values of that type
-        return ["v", encode(is_now)] if was is _NOTHING else inner(was, is_now)
+    def change_of(old_value: Any, is_now: Any) -> list[Any] | None:  # noqa: ANN401 - values of that type
+        return ["v", encode(is_now)] if old_value is _NOTHING else inner(old_value, is_now)
 
     return differ
 
@@ -104,15 +109,15 @@ def _of_array(encode: Callable[[Any], Any]) -> Differ:
         if old is new or old == new:
             return None
         shorter = min(len(old), len(new))
-        first = next((i for i in range(shorter) if _other(old[i], new[i])), shorter)
+        first = next((i for i in range(shorter) if _is_changed(old[i], new[i])), shorter)
         rest = shorter - first
-        last = next((i for i in range(rest) if _other(old[-1 - i], new[-1 - i])), rest)
+        last = next((i for i in range(rest) if _is_changed(old[-1 - i], new[-1 - i])), rest)
         return ["s", first, last, [encode(item) for item in new[first : len(new) - last]]]
 
     return differ
 
 
-def _other(old: object, new: object) -> bool:
+def _is_changed(old: object, new: object) -> bool:
     return old is not new and old != new
 
 
@@ -146,31 +151,31 @@ class Written:
 
 def _apply_change(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
     """Return the old value with a change applied, in place where that is possible."""
-    form, *said = change
+    form, *arguments = change
     match form:
         case "v":
-            return said[0]
+            return arguments[0]
         case "d":
             # A field may be missing: a version without it wrote the snapshot.
-            for name, part in cast("dict[str, list[Any]]", said[0]).items():
+            for name, part in cast("dict[str, list[Any]]", arguments[0]).items():
                 old[name] = _apply_change(old.get(name), part)
             return old
         case "m":
-            return _apply_rows(old, *said)
+            return _apply_rows(old, *arguments)
         case "s":
-            first, last, items = said
+            first, last, items = arguments
             return [*old[:first], *items, *old[len(old) - last :]]
         case _:
             raise ValueError(f"there is no change of the form {form!r}")
 
 
-def _apply_rows(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
+def _apply_rows(old: Any, put: list[Any], removed_keys: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
     """Return a map with changed rows put in and lost ones removed."""
     rows = old if isinstance(old, _Rows) else _Rows({json.dumps(key): [key, value] for key, value in old or ()})
     for key, change in put:
         text = json.dumps(key)  # a JSON key may be an array, which cannot be a dict's key
         rows[text] = [key, _apply_change(rows.get(text, (None, None))[1], change)]
-    for key in gone:
+    for key in removed_keys:
         rows.pop(json.dumps(key), None)
     return rows
 
@@ -178,9 +183,9 @@ def _apply_rows(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: AN
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return the value with all maps as arrays of [key, value] again."""
     if isinstance(value, _Rows):
-        return [[key, _plain(own)] for key, own in value.values()]
+        return [[key, _plain(inner)] for key, inner in value.values()]
     if isinstance(value, dict):
-        return {name: _plain(own) for name, own in cast("dict[str, Any]", value).items()}
+        return {name: _plain(inner) for name, inner in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_plain(own) for own in cast("list[Any]", value)]
+        return [_plain(inner) for inner in cast("list[Any]", value)]
     return value

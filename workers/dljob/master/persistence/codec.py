@@ -101,11 +101,11 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
         raise JournalError(message, offset=0, hint="use the dljob that wrote it")
     read = _read(JobState, {key: value for key, value in data.items() if key != "v"})
     # The plan follows the sizes of elastic roles at that time, not those of the spec.
-    sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
-    gone = {role: own.left_groups for role, own in read.get("sizes", {}).items()}
+    sizes = {role: sizing.size for role, sizing in read.get("sizes", {}).items()}
+    left_groups = {role: sizing.left_groups for role, sizing in read.get("sizes", {}).items()}
     units = read["units"]
     return JobState(
-        job=job.sized(sizes, gone),
+        job=job.sized(sizes, left_groups),
         homeless=homeless_units(units),
         housed=housed_units(units),
         stalled=stalled_ranks(read.get("stalls", ())),
@@ -130,8 +130,8 @@ def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
         inner = encoder(optional(kind))
         return lambda v: None if v is None else inner(v)
     if is_dataclass(kind):
-        made = cast("type", kind)
-        return lambda v: _write(made, v)
+        dataclass_type = cast("type", kind)
+        return lambda v: _write(dataclass_type, v)
     if issubclass(kind, Enum):
         return attrgetter("_value_")  # `.value` is a Python function, and a tenth of the time of an event's records
     return as_is
@@ -157,22 +157,22 @@ def _sorted(pairs: Iterable[list[Any]]) -> list[list[Any]]:
 
 
 def _write(kind: type, value: Any) -> dict[str, Any]:  # noqa: ANN401 - an instance of that type
-    told = {name: getattr(value, name) for name in parts(kind)}
+    fields_written = {name: getattr(value, name) for name in parts(kind)}
     for name, encode in _written(kind):
-        told[name] = encode(told[name])
-    return told
+        fields_written[name] = encode(fields_written[name])
+    return fields_written
 
 
 @cache
 def _written(kind: type) -> tuple[tuple[str, Convert], ...]:
     """Return the fields whose values are not JSON by themselves, and what writes them."""
-    own = ((name, encoder(part)) for name, part in parts(kind).items())
-    return tuple((name, encode) for name, encode in own if encode is not as_is)
+    field_encoders = ((name, encoder(part)) for name, part in parts(kind).items())
+    return tuple((name, encode) for name, encode in field_encoders if encode is not as_is)
 
 
 def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    own = parts(kind)
-    return {name: decoder(own[name])(value) for name, value in data.items()}
+    field_types = parts(kind)
+    return {name: decoder(field_types[name])(value) for name, value in data.items()}
 
 
 @cache
@@ -189,8 +189,8 @@ def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
         inner = decoder(optional(kind))
         return lambda v: None if v is None else inner(v)
     if is_dataclass(kind):
-        made = cast("type", kind)
-        return lambda v: made(**_read(made, v))
+        dataclass_type = cast("type", kind)
+        return lambda v: dataclass_type(**_read(dataclass_type, v))
     if issubclass(kind, Enum):
         return kind
     return lambda v: v

@@ -62,10 +62,10 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Migr
         plan: Digest of the plan that the state belongs to.
         at: When it was written (unix seconds).
     """
-    own = fresh.job.plan.digest
+    present_plan = fresh.job.plan.digest
     # Another plan has other ranks, hosts or units: rows of the old ones would say nothing about the new ones.
-    if plan != own:
-        return fresh_state(data, fresh, f"it belongs to plan {plan}, and this dljob plans {own}", at)
+    if plan != present_plan:
+        return fresh_state(data, fresh, f"it belongs to plan {plan}, and this dljob plans {present_plan}", at)
     left_out: set[str] = set()
     try:
         fitted = _fitted(JobState, {key: value for key, value in data.items() if key not in ("v", TAIL)}, "", left_out)
@@ -85,36 +85,36 @@ def read_event(data: Mapping[str, Any]) -> Event:
     kind = codec.EVENTS.get(data["t"])
     try:
         if kind is not None:
-            own = {key: value for key, value in data.items() if key != "t"}
-            return codec.decode_event({**_fitted(kind, own, "", set()), "t": data["t"]})
+            event_fields = {key: value for key, value in data.items() if key != "t"}
+            return codec.decode_event({**_fitted(kind, event_fields, "", set()), "t": data["t"]})
     except ERRORS as error:
         raise JournalError(f"event {data['t']!r}: {_message(error)}", offset=0) from error
     return codec.decode_event(data)
 
 
-def fresh_state(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -> MigratedState:
+def fresh_state(data: Mapping[str, Any], fresh: JobState, reason: str, at: float) -> MigratedState:
     """Return the initial state with the kept fields, and counts above all used ones. All processes must be gone."""
-    kept: dict[str, object] = {}
+    kept_fields: dict[str, object] = {}
     lost: list[str] = []
     # Field by field, so that one that cannot be read does not take the others along.
     for name in KEPT_FIELDS:
         if name in data:
             try:
-                kept[name] = _table(name, data[name])
+                kept_fields[name] = _table(name, data[name])
             except ERRORS:
                 lost.append(name)
     # One floor for all: whatever process of the old state still lives, its count is below that of any new one.
     used = max(_counts(data), default=0)
     state = evolve(
         fresh,
-        **kept,
+        **kept_fields,
         roles=_floor(fresh.roles, generation=used),
         ranks=_floor(fresh.ranks, incarnation=used),
         hosts=_floor(fresh.hosts, incarnation=used),
         units=_floor(fresh.units, token=used),
     )
     state = _ended(_accounts(_role_restarts(state, data), data, at), data)
-    return MigratedState(evolve(state, wake=timers.earliest_timer(state)), tuple(sorted(lost)), why)
+    return MigratedState(evolve(state, wake=timers.earliest_timer(state)), tuple(sorted(lost)), reason)
 
 
 def _table(name: str, value: object) -> object:
@@ -125,20 +125,20 @@ def _table(name: str, value: object) -> object:
 
 def _floor(table: Map[Any, Any], **counts: int) -> Map[Any, Any]:
     """Return the table with these counts in all rows."""
-    return Map({key: evolve(own, **counts) for key, own in table.items()})
+    return Map({key: evolve(row, **counts) for key, row in table.items()})
 
 
 def _counts(value: object) -> Iterator[int]:
     """Yield all fencing counts in a JSON value, at any depth: the format may be unknown."""
     if isinstance(value, Mapping):
-        for name, own in cast("Mapping[str, Any]", value).items():
-            if name in COUNTS and type(own) is int:
-                yield own
+        for name, inner in cast("Mapping[str, Any]", value).items():
+            if name in COUNTS and type(inner) is int:
+                yield inner
             else:
-                yield from _counts(own)
+                yield from _counts(inner)
     elif isinstance(value, list):
-        for own in cast("list[Any]", value):
-            yield from _counts(own)
+        for inner in cast("list[Any]", value):
+            yield from _counts(inner)
 
 
 def _role_restarts(state: JobState, data: Mapping[str, Any]) -> JobState:
@@ -147,8 +147,8 @@ def _role_restarts(state: JobState, data: Mapping[str, Any]) -> JobState:
     for row in cast("list[Any]", rows) if isinstance(rows, list) else ():
         with suppress(*ERRORS):
             name, count = row[0], row[1]["restarts"]
-            own = evolve(state.roles[name], restarts=max(int(count), 0))
-            state = evolve(state, roles=state.roles.set(name, own))
+            role_state = evolve(state.roles[name], restarts=max(int(count), 0))
+            state = evolve(state, roles=state.roles.set(name, role_state))
     return state
 
 
@@ -163,9 +163,9 @@ def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
         return state  # a change of the journal that did not fit may have been applied in part
     now = rules.micros(state, at)
     # All roles begin in the size of the spec again, and each rank in the account of a rank that has not begun.
-    for role, own in sizes.items():
-        if role in state.roles and own.size != state.job.roles[role].plan.replicas:
-            book = ledger.resize_role(book, role, own.size, state.job.roles[role].plan.replicas, now)
+    for role, sizing in sizes.items():
+        if role in state.roles and sizing.size != state.job.roles[role].plan.replicas:
+            book = ledger.resize_role(book, role, sizing.size, state.job.roles[role].plan.replicas, now)
     moves = [Move(key, None) for key in book.clocks if key not in state.ranks]
     moves += [Move(key, rules.account_of(state, key)) for key in state.ranks]
     spares = {role: -book.books[role, account].count for role, account in book.books if account is ledger.Account.SPARE}
@@ -175,7 +175,9 @@ def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
 def _agrees(book: Ledger) -> bool:
     """Whether the counts of all accounts match the ranks' clocks; otherwise bookings would make a count negative."""
     clocks = Counter((role, account) for (role, _), (account, _) in book.clocks.items())
-    counts = Counter({key: own.count for key, own in book.books.items() if key[1] is not ledger.Account.SPARE})
+    counts = Counter(
+        {key: book_entry.count for key, book_entry in book.books.items() if key[1] is not ledger.Account.SPARE}
+    )
     return clocks == counts and book.productive.count == sum(
         count for (_, account), count in counts.items() if account is ledger.Account.PRODUCTIVE
     )
@@ -188,7 +190,9 @@ def _ended(state: JobState, data: Mapping[str, Any]) -> JobState:
     except ERRORS:
         return state
     phase = data.get("phase")
-    over = phase if phase in {one.value for one in Phase if one.final} else Phase.STOPPING.value
+    over = (
+        phase if phase in {phase_member.value for phase_member in Phase if phase_member.final} else Phase.STOPPING.value
+    )
     ended = evolve(verdict, kill_at=None, release_at=verdict.at if verdict.release_at is None else verdict.release_at)
     return evolve(state, phase=Phase(over), verdict=ended)
 
@@ -211,51 +215,51 @@ def _message(error: BaseException) -> str:
 # -- checking foreign JSON against this version's types
 
 
-def _fitted(kind: Any, value: Any, where: str, left_out: set[str]) -> Any:  # noqa: ANN401 - JSON of any type
+def _fitted(kind: Any, value: Any, path: str, left_out: set[str]) -> Any:  # noqa: ANN401 - JSON of any type
     """Return a value in the form that its type's decoder accepts, unknown fields removed and added to `left_out`.
 
     Raises:
-        ValueError: The value, found at `where`, is of another type.
+        ValueError: The value, found at `path`, is of another type.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
-        return None if value is None else _fitted(optional(kind), value, where, left_out)
+        return None if value is None else _fitted(optional(kind), value, path, left_out)
     if origin is Map:
-        return [_fitted(tuple[args], row, where, left_out) for row in _list(value, where)]
+        return [_fitted(tuple[args], row, path, left_out) for row in _list(value, path)]
     if origin is tuple:
-        items = _list(value, where)
+        items = _list(value, path)
         if args[-1] is Ellipsis:
-            return [_fitted(args[0], item, where, left_out) for item in items]
+            return [_fitted(args[0], item, path, left_out) for item in items]
         if len(items) != len(args):
-            raise ValueError(f"{where} has {len(items)} parts, and not {len(args)}")
-        return [_fitted(part, item, where, left_out) for part, item in zip(args, items, strict=True)]
+            raise ValueError(f"{path} has {len(items)} parts, and not {len(args)}")
+        return [_fitted(part, item, path, left_out) for part, item in zip(args, items, strict=True)]
     if is_dataclass(kind):
-        return _fitted_object(cast("type", kind), value, where, left_out)
-    return _fitted_leaf(kind, value, where)
+        return _fitted_object(cast("type", kind), value, path, left_out)
+    return _fitted_leaf(kind, value, path)
 
 
-def _list(value: object, where: str) -> list[Any]:
+def _list(value: object, path: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{where} is no list")
+        raise ValueError(f"{path} is no list")
     return cast("list[Any]", value)
 
 
-def _fitted_object(kind: type, value: object, where: str, left_out: set[str]) -> dict[str, Any]:
+def _fitted_object(kind: type, value: object, path: str, left_out: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is no object")
-    own, told = parts(kind), cast("dict[str, Any]", value)
-    left_out.update(f"{where}.{name}".lstrip(".") for name in told if name not in own)
+        raise ValueError(f"{path} is no object")
+    field_types, fields_read = parts(kind), cast("dict[str, Any]", value)
+    left_out.update(f"{path}.{name}".lstrip(".") for name in fields_read if name not in field_types)
     return {
-        name: _fitted(part, told[name], f"{where}.{name}".lstrip("."), left_out)
-        for name, part in own.items()
-        if name in told
+        name: _fitted(part, fields_read[name], f"{path}.{name}".lstrip("."), left_out)
+        for name, part in field_types.items()
+        if name in fields_read
     }
 
 
-def _fitted_leaf(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - JSON
+def _fitted_leaf(kind: Any, value: Any, path: str) -> Any:  # noqa: ANN401 - JSON
     if issubclass(kind, Enum):
         kind(value)  # raises ValueError, with both names
     # `type`, not isinstance: a bool is an int in Python. JSON writes a whole float as an int.
     elif type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{where} is {value!r}, which is no {kind.__name__}")
+        raise ValueError(f"{path} is {value!r}, which is no {kind.__name__}")
     return value

@@ -27,7 +27,7 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
     and killed within one batch would be created after its own kill.
     """
     ended: set[tuple[object, ...]] = set()
-    kept: list[Action] = []
+    lasting_actions: list[Action] = []
     # Backwards, so that the ends are known before the beginnings that they undo.
     for action in reversed(tuple(actions)):
         match action:
@@ -41,8 +41,8 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
                 continue
             case _:
                 pass
-        kept.append(action)
-    return kept[::-1]
+        lasting_actions.append(action)
+    return lasting_actions[::-1]
 
 
 def _begins(action: Action) -> tuple[object, ...]:

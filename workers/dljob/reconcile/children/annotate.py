@@ -22,22 +22,24 @@ def pods(case: ReconcileContext) -> PolicyDecision | None:
     """Annotate the pods whose annotations differ from what they hold now, with one patch each."""
     if case.ref or case.observed.master is None or case.observed.master.error or not case.observed.master.placement:
         return None
-    held = {text(place, "pod"): place for place in case.observed.master.placement if case.snapshot}
+    place_by_pod = {text(place, "pod"): place for place in case.observed.master.placement if case.snapshot}
     actions: list[Annotate] = []
     for pod in case.observed.pods:
-        wanted = _on_pod(held[pod.name], case.attempt) if pod.name in held else dict.fromkeys(names.ON_POD)
-        change = {key: value for key, value in wanted.items() if pod.annotations.get(key) != value}
-        if change and held and not pod.leaving:
+        new_annotations = (
+            _on_pod(place_by_pod[pod.name], case.attempt) if pod.name in place_by_pod else dict.fromkeys(names.ON_POD)
+        )
+        change = {key: value for key, value in new_annotations.items() if pod.annotations.get(key) != value}
+        if change and place_by_pod and not pod.leaving:
             actions.append(Annotate("Pod", pod.name, change))
     if not actions:
         return None
     # The rest follows in the next passes, between which an order to stop can come.
-    now, left = tuple(actions[:PODS_A_PASS]), max(0, len(actions) - PODS_A_PASS)
+    now, left_count = tuple(actions[:PODS_A_PASS]), max(0, len(actions) - PODS_A_PASS)
     return PolicyDecision(
         f"the annotations of {counted(len(actions), 'pod')} name other units than they hold",
         now,
-        requeue=0.0 if left else None,
-        postponed=left,
+        requeue=0.0 if left_count else None,
+        postponed=left_count,
     )
 
 
@@ -61,8 +63,8 @@ def _on_plan(case: ReconcileContext, digest: str) -> Iterator[Annotate]:
     on_cluster = bool(case.ref) or field(case.cluster, "metadata", "annotations", names.PLAN_HASH) == digest
     if on_job and on_cluster:
         return  # the text of a plan may be 64 KiB, and is made only when it is needed
-    whole, _ = placement_plan(accept.blueprint(case.source, case.settings).plan)
-    plan = {names.PLAN: whole, names.PLAN_HASH: digest}
+    plan_text, _ = placement_plan(accept.blueprint(case.source, case.settings).plan)
+    plan = {names.PLAN: plan_text, names.PLAN_HASH: digest}
     if not on_cluster:
         yield Annotate("RayCluster", case.cluster_name, plan)
     if not on_job:

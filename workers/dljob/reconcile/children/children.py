@@ -38,15 +38,15 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
         return PolicyDecision(f"waits for KubeRay, which is {case.observed.kuberay}")
     if isinstance(case.terms, Refused):
         return PolicyDecision(f"waits for a better spec: {case.terms.reason}")
-    made = accept.blueprint(case.source, case.settings)
-    cluster = ray_cluster(case, made, case.terms.hash)
+    blueprint = accept.blueprint(case.source, case.settings)
+    cluster = ray_cluster(case, blueprint, case.terms.hash)
     return PolicyDecision(
         f"attempt {case.attempt} has no RayCluster",
         actions=(
             # The ConfigMap owns the Secret, so it comes first.
-            Create("ConfigMap", spec_map(case, made)),
+            Create("ConfigMap", spec_map(case, blueprint)),
             _token(case),
-            *network_policies(case, made),
+            *network_policies(case, blueprint),
             *delete_spec_map(case, case.attempt - 1),
             *_delete_network_policy(case, case.attempt - 1),
             Create("RayCluster", cluster),
@@ -93,7 +93,7 @@ def _token(case: ReconcileContext) -> CreateToken:
     return CreateToken(secret, case.cluster_name, owner, labels(case))
 
 
-def spec_map(case: ReconcileContext, made: Blueprint) -> Object:
+def spec_map(case: ReconcileContext, blueprint: Blueprint) -> Object:
     """Return the immutable ConfigMap with the attempt's spec and the state that the last attempt handed over."""
     carried = handover.handed(case)
     return {
@@ -107,17 +107,17 @@ def spec_map(case: ReconcileContext, made: Blueprint) -> Object:
         },
         # The ranks of an attempt must not see a spec change under them; an edit makes a new attempt with new names.
         "immutable": True,
-        "data": {SPEC_KEY: spec_text(made.manifest), **({CARRIED_KEY: carried} if carried else {})},
+        "data": {SPEC_KEY: spec_text(blueprint.manifest), **({CARRIED_KEY: carried} if carried else {})},
     }
 
 
-def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, ...]:
+def network_policies(case: ReconcileContext, blueprint: Blueprint) -> tuple[Create, ...]:
     """Return the NetworkPolicy for the attempt's pods; empty: none is wanted.
 
     The API server's proxy to a pod, which `dljob logs` uses, comes from no pod that a policy could name, so the open
     ports are open to all.
     """
-    if not made.manifest.spec.network_policy.enabled:
+    if not blueprint.manifest.spec.network_policy.enabled:
         return ()
     pods = {"matchLabels": {"ray.io/cluster": case.cluster_name}}
     ports = [{"port": port, "protocol": "TCP"} for port in OPEN_PORTS]
@@ -133,18 +133,18 @@ def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, .
         "spec": {
             "podSelector": pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": pods}]}, {"ports": ports}, *_service_ports(made)],
+            "ingress": [{"from": [{"podSelector": pods}]}, {"ports": ports}, *_service_ports(blueprint)],
         },
     }
     return (Create("NetworkPolicy", body),)
 
 
-def _service_ports(made: Blueprint) -> list[Object]:
+def _service_ports(blueprint: Blueprint) -> list[Object]:
     """Return the rule that lets the namespace's pods in to roles with a Service; empty: there is none.
 
     A free port is known only once its rank starts, so all that it may be are open: nothing else of dljob listens there.
     """
-    numbers = [number for role in made.plan.roles.values() if role.service for _, number in role.ports]
+    numbers = [number for role in blueprint.plan.roles.values() if role.service for _, number in role.ports]
     if not numbers:
         return []
     ports: list[Object] = [{"port": number, "protocol": "TCP"} for number in sorted({*numbers} - {0})]
@@ -153,9 +153,9 @@ def _service_ports(made: Blueprint) -> list[Object]:
     return [{"from": [{"podSelector": {}}], "ports": ports}]
 
 
-def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Object:
+def ray_cluster(case: ReconcileContext, blueprint: Blueprint, spec_hash: str) -> Object:
     """Return the RayCluster of the attempt."""
-    text, digest = placement_plan(made.plan)
+    text, digest = placement_plan(blueprint.plan)
     options = RenderOptions(
         name=case.cluster_name,
         namespace=case.meta["namespace"],
@@ -168,7 +168,7 @@ def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Obje
         toleration_seconds=case.settings.toleration_seconds,
         version=case.settings.version,
     )
-    body = render_raycluster(larger(made, handover.memory(case)), made.manifest, options)
+    body = render_raycluster(larger(blueprint, handover.memory(case)), blueprint.manifest, options)
     # The digest is taken before exclusions are added: `drift` compares with the spec as it was rendered.
     body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
     return patches.excluding(body, exclusions.avoided(exclusions.every(case)))

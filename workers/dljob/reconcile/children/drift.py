@@ -29,15 +29,15 @@ def edits(case: ReconcileContext) -> str:
     # The API server counts the generation up with each change of the spec: at 1 nobody has changed it.
     if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
-    digest, made = _spec_of_attempt(case.source, case.uid, case.attempt, case.settings)
+    digest, spec_made = _spec_of_attempt(case.source, case.uid, case.attempt, case.settings)
     if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
         return ""  # another spec, or another version of the operator, made it: what it was then is not known
-    ours = json.loads(made)
+    own_spec = json.loads(spec_made)
     # The operator's own patches are applied to the expected spec, so that only others' edits remain as differences.
     away = patches.excluded(cluster)
-    ours = patches.with_exclusions(ours, away) if away else ours
-    ours = patches.scaled(ours, cluster)
-    return "; ".join(islice(_differences(ours, cluster["spec"], "spec"), SHOWN))
+    own_spec = patches.with_exclusions(own_spec, away) if away else own_spec
+    own_spec = patches.scaled(own_spec, cluster)
+    return "; ".join(islice(_differences(own_spec, cluster["spec"], "spec"), SHOWN))
 
 
 @cached_by_digest(1024)
@@ -50,21 +50,21 @@ def _spec_of_attempt(source: str, uid: str, attempt: int, settings: Settings) ->
     job["metadata"]["uid"], job["status"] = uid, {"attempt": attempt}
     case = ReconcileContext(Observed(job), settings, 0.0)
     blueprint = accept.blueprint(source, settings)
-    made = children.ray_cluster(case, blueprint, blueprint.hash)
-    return children.made_hash(made), json.dumps(made["spec"], separators=(",", ":"))
+    cluster_made = children.ray_cluster(case, blueprint, blueprint.hash)
+    return children.made_hash(cluster_made), json.dumps(cluster_made["spec"], separators=(",", ":"))
 
 
-def _differences(ours: object, theirs: object, path: str) -> Iterator[str]:
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        yours = cast("Object", theirs)
+def _differences(own_value: object, served_value: object, path: str) -> Iterator[str]:
+    if isinstance(own_value, Mapping) and isinstance(served_value, Mapping):
+        yours = cast("Object", served_value)
         # Keys that only the other side has are additions of others, such as defaults of the API server.
-        for key, value in cast("Object", ours).items():
+        for key, value in cast("Object", own_value).items():
             yield from _differences(value, yours.get(key), f"{path}.{key}")
-    elif isinstance(ours, list) and isinstance(theirs, list):
-        mine, others = cast("list[object]", ours), cast("list[object]", theirs)
-        if len(mine) > len(others):
-            yield f"{path} has {counted(len(others), 'item')}, {len(mine)} were made"
-        for at, (one, other) in enumerate(zip(mine, others, strict=False)):
-            yield from _differences(one, other, f"{path}[{at}]")
-    elif ours != theirs:
-        yield f"{path} is {theirs!r:.60}, {ours!r:.60} was made"
+    elif isinstance(own_value, list) and isinstance(served_value, list):
+        own_items, others = cast("list[object]", own_value), cast("list[object]", served_value)
+        if len(own_items) > len(others):
+            yield f"{path} has {counted(len(others), 'item')}, {len(own_items)} were made"
+        for at, (own_item, served_item) in enumerate(zip(own_items, others, strict=False)):
+            yield from _differences(own_item, served_item, f"{path}[{at}]")
+    elif own_value != served_value:
+        yield f"{path} is {served_value!r:.60}, {own_value!r:.60} was made"

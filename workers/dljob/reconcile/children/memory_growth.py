@@ -12,31 +12,31 @@ from dljob.spec.model import Role
 from dljob.spec.quantity import parse_memory, show_memory
 
 
-def larger(made: Blueprint, wanted: Mapping[str, Any]) -> JobPlan:
+def larger(blueprint: Blueprint, memory_by_role: Mapping[str, Any]) -> JobPlan:
     """Return the plan with the machines that an attempt gets.
 
     Declared node groups keep their size, which is the user's choice: PrimeMaster reports where it is too small.
 
     Args:
-        made: The spec and its plan.
-        wanted: Role -> memory of a rank, as PrimeMaster handed it over.
+        blueprint: The spec and its plan.
+        memory_by_role: Role -> memory of a rank, as PrimeMaster handed it over.
     """
-    spec = made.manifest.spec
+    spec = blueprint.manifest.spec
     if spec.node_groups:
-        return made.plan
-    roles = tuple(_with_memory(role, wanted.get(role.name)) for role in spec.roles)
+        return blueprint.plan
+    roles = tuple(_with_memory(role, memory_by_role.get(role.name)) for role in spec.roles)
     if roles == spec.roles:
-        return made.plan
-    return plan(made.manifest.model_copy(update={"spec": spec.model_copy(update={"roles": roles})}))
+        return blueprint.plan
+    return plan(blueprint.manifest.model_copy(update={"spec": spec.model_copy(update={"roles": roles})}))
 
 
-def _with_memory(role: Role, wanted: object) -> Role:
+def _with_memory(role: Role, memory: object) -> Role:
     """Return a role with more memory, if its spec asks for growth, up to the maximum there."""
     policy, has = role.restart_policy.out_of_memory, role.resources.memory
-    if policy is None or has is None or not isinstance(wanted, str):
+    if policy is None or has is None or not isinstance(memory, str):
         return role
     try:
-        most = min(parse_memory(wanted), parse_memory(policy.max_memory))
+        most = min(parse_memory(memory), parse_memory(policy.max_memory))
     except ValueError:
         return role  # written by another version, in a form that this one cannot read
     if most <= parse_memory(has):

@@ -64,13 +64,13 @@ def with_exclusions(spec: Object, nodes: Sequence[str]) -> Object:
 
 def scaled(spec: Object, cluster: Object) -> Object:
     """Return the spec of a RayCluster with the pod numbers that it has now, where its bounds allow them."""
-    there = {
+    replicas_by_group = {
         text(group, "groupName"): number(group, "replicas") for group in items(cluster, "spec", "workerGroupSpecs")
     }
     workers = [
-        {**group, "replicas": there[name]}
+        {**group, "replicas": replicas_by_group[name]}
         if number(group, "minReplicas")
-        <= there.get(name := text(group, "groupName"), -1)
+        <= replicas_by_group.get(name := text(group, "groupName"), -1)
         <= number(group, "maxReplicas")
         else group
         for group in items(spec, "workerGroupSpecs")
@@ -81,8 +81,8 @@ def scaled(spec: Object, cluster: Object) -> Object:
 def _exclude_in_group(group: Object, nodes: Sequence[str]) -> Object:
     template = part(group, "template")
     pod = part(template, "spec")
-    made = {**pod, "affinity": affinity(part(pod, "affinity"), (), nodes)}
-    return {**group, "template": {**template, "spec": made}}
+    pod_spec = {**pod, "affinity": affinity(part(pod, "affinity"), (), nodes)}
+    return {**group, "template": {**template, "spec": pod_spec}}
 
 
 def _tests(cluster: Object, uid: str) -> Iterator[Object]:
@@ -94,29 +94,29 @@ def _tests(cluster: Object, uid: str) -> Iterator[Object]:
 
 def _changes(cluster: Object, action: PatchCluster) -> Iterator[Object]:
     yield from _clusters_without(cluster, action.excluded)
-    scales = {one.group: one for one in action.scales}
+    scales = {scale.group: scale for scale in action.scales}
     for at, group in enumerate(items(cluster, "spec", "workerGroupSpecs")):
-        one = scales.get(text(group, "groupName"))
-        if one is not None and one.replicas != number(group, "replicas"):
+        scale = scales.get(text(group, "groupName"))
+        if scale is not None and scale.replicas != number(group, "replicas"):
             place = f"/spec/workerGroupSpecs/{at}"
-            yield {"op": "add", "path": f"{place}/replicas", "value": one.replicas}
-            if one.removed:
-                yield {"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": list(one.removed)}}
+            yield {"op": "add", "path": f"{place}/replicas", "value": scale.replicas}
+            if scale.removed:
+                yield {"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": list(scale.removed)}}
 
 
 def _clusters_without(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]:
-    was = excluded(cluster)
-    if nodes is None or was == nodes:
+    old_nodes = excluded(cluster)
+    if nodes is None or old_nodes == nodes:
         return
     groups = [("headGroupSpec", part(cluster, "spec", "headGroupSpec"))]
     groups += [(f"workerGroupSpecs/{at}", g) for at, g in enumerate(items(cluster, "spec", "workerGroupSpecs"))]
     for place, group in groups:
         old = part(group, "template", "spec", "affinity")
-        yield from _set(f"/spec/{place}/template/spec/affinity", old, affinity(old, was, nodes))
+        yield from _set(f"/spec/{place}/template/spec/affinity", old, affinity(old, old_nodes, nodes))
     # JSON Patch adds no key to a mapping that does not exist.
     if not part(cluster, "metadata", "annotations"):
         yield {"op": "add", "path": "/metadata/annotations", "value": {}}
-    yield from _set(ANNOTATION, ",".join(was), ",".join(nodes))
+    yield from _set(ANNOTATION, ",".join(old_nodes), ",".join(nodes))
 
 
 def _set(path: str, old: object, new: object) -> Iterator[Object]:
@@ -127,27 +127,27 @@ def _set(path: str, old: object, new: object) -> Iterator[Object]:
         yield {"op": "remove", "path": path}
 
 
-def affinity(old: Object, was: Sequence[str], nodes: Sequence[str]) -> dict[str, Any]:
+def affinity(old: Object, old_nodes: Sequence[str], nodes: Sequence[str]) -> dict[str, Any]:
     """Return a pod's affinity with our excluded nodes replaced by others; everything else in it stays."""
     on_nodes = part(old, "nodeAffinity")
     required = part(on_nodes, REQUIRED)
     # A node must match one of the terms and all expressions of that term: ours is added to each of them.
     terms = items(required, "nodeSelectorTerms")
-    kept = [made for term in terms if (made := _term(term, was, nodes)) is not None]
+    new_terms = [new_term for term in terms if (new_term := _term(term, old_nodes, nodes)) is not None]
     if nodes and not terms:
-        kept = [{"matchExpressions": [_affinity(nodes)]}]  # there is no term to add to
-    mine = _with(on_nodes, REQUIRED, _with(required, "nodeSelectorTerms", kept))
-    return _with(old, "nodeAffinity", mine)
+        new_terms = [{"matchExpressions": [_affinity(nodes)]}]  # there is no term to add to
+    own_affinity = _with(on_nodes, REQUIRED, _with(required, "nodeSelectorTerms", new_terms))
+    return _with(old, "nodeAffinity", own_affinity)
 
 
-def _term(term: Object, was: Sequence[str], nodes: Sequence[str]) -> Object | None:
+def _term(term: Object, old_nodes: Sequence[str], nodes: Sequence[str]) -> Object | None:
     """Return one of the alternative terms of a node affinity, changed; None: only our expression was in it."""
     if not term:
         return term  # an empty term matches no node; with our expression in it, it would match some
     expressions = list(items(term, "matchExpressions"))
-    if was and _affinity(was) in expressions:
+    if old_nodes and _affinity(old_nodes) in expressions:
         expressions.reverse()  # ours is the last one: a template may contain an equal expression before it
-        expressions.remove(_affinity(was))
+        expressions.remove(_affinity(old_nodes))
         expressions.reverse()
     if nodes:
         expressions.append(_affinity(nodes))
@@ -160,5 +160,5 @@ def _affinity(nodes: Sequence[str]) -> Object:
 
 def _with(old: Object, key: str, value: object) -> dict[str, Any]:
     """Return the mapping with another value for `key`, or without `key` if the value is empty."""
-    made = {name: kept for name, kept in old.items() if name != key}
-    return {**made, key: value} if value else made
+    other_entries = {name: old_value for name, old_value in old.items() if name != key}
+    return {**other_entries, key: value} if value else other_entries

@@ -99,8 +99,8 @@ class Candidate:
         """Return the candidate after it read the Lease at `now`; None: there is no Lease."""
         # Only a change of the content counts as life: a resourceVersion also moves with labels and annotations.
         same = lease is not None and part(lease, "spec") == part(self.lease, "spec")
-        found = replace(self, lease=lease, changed=self.changed if same else now)
-        return found if found.holder == self.identity else replace(found, renewed=-math.inf)
+        candidate = replace(self, lease=lease, changed=self.changed if same else now)
+        return candidate if candidate.holder == self.identity else replace(candidate, renewed=-math.inf)
 
     def wrote(self, lease: Object, sent: float) -> Candidate:
         """Return the candidate after its write, sent at `sent`, was accepted as `lease`."""
@@ -119,16 +119,16 @@ class Candidate:
             return LeaseAction(self._body(spec, wall), self.pace.retry, "it is ours")
         if not self.holder:
             return LeaseAction(self._body(spec, wall), self.pace.poll_seconds, "nobody holds it")
-        left = self.changed + (number(spec, "leaseDurationSeconds") or self.pace.duration) - now
-        if left > 0:
-            return LeaseAction(None, left, f"{self.holder} holds it")
+        seconds_left = self.changed + (number(spec, "leaseDurationSeconds") or self.pace.duration) - now
+        if seconds_left > 0:
+            return LeaseAction(None, seconds_left, f"{self.holder} holds it")
         return LeaseAction(self._body(spec, wall), self.pace.poll_seconds, f"{self.holder} has not renewed it")
 
     def claim(self, wall: float, *, stands_by: str) -> Object:
         """Return our Lease with what its release does: it stands by for `stands_by`, or it acts (empty)."""
         body = self._body(part(self.lease, "spec"), wall)
-        told = {ACTS: "false", STANDS_BY: stands_by} if stands_by else {ACTS: "true"}
-        body["metadata"]["annotations"] = {**self.notes, **told}
+        claims = {ACTS: "false", STANDS_BY: stands_by} if stands_by else {ACTS: "true"}
+        body["metadata"]["annotations"] = {**self.notes, **claims}
         return body
 
     def release(self, wall: float) -> Object | None:
@@ -143,12 +143,12 @@ class Candidate:
     def _body(self, spec: Object, wall: float) -> dict[str, Any]:
         # Wall-clock times are part of the Lease's schema and shown by kubectl; no candidate reads them.
         now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        ours = self.lease is not None and self.holder == self.identity
+        is_own = self.lease is not None and self.holder == self.identity
         turns = number(spec, "leaseTransitions")
         meta: dict[str, Any] = {"name": self.name, "namespace": self.namespace}
         if self.notes:
-            told = part(self.lease, "metadata", "annotations")
-            claims = {key: told[key] for key in (ACTS, STANDS_BY) if key in told}
+            annotations = part(self.lease, "metadata", "annotations")
+            claims = {key: annotations[key] for key in (ACTS, STANDS_BY) if key in annotations}
             meta |= {"labels": dict(LABELS), "annotations": {**self.notes, **claims}}
         if self.owner:
             meta["ownerReferences"] = [dict(self.owner)]
@@ -161,8 +161,8 @@ class Candidate:
             "spec": {
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": self.pace.duration,
-                "acquireTime": spec.get("acquireTime") if ours else now,
+                "acquireTime": spec.get("acquireTime") if is_own else now,
                 "renewTime": now,
-                "leaseTransitions": turns if ours else turns + (self.lease is not None),
+                "leaseTransitions": turns if is_own else turns + (self.lease is not None),
             },
         }

@@ -57,13 +57,13 @@ class Installation:
         """The sort key of releases, oldest first."""
         return self.created, self.namespace, self.name
 
-    def overlaps(self, other: Installation) -> bool:
+    def overlaps(self, installation: Installation) -> bool:
         """Whether both releases serve some namespace."""
-        return not self.serves or not other.serves or not set(self.serves).isdisjoint(other.serves)
+        return not self.serves or not installation.serves or not set(self.serves).isdisjoint(installation.serves)
 
-    def has_another_key(self, other: Installation) -> bool:
+    def has_another_key(self, installation: Installation) -> bool:
         """Whether neither can reach the RayClusters that the other has made."""
-        return bool(self.key and other.key) and self.key != other.key
+        return bool(self.key and installation.key) and self.key != installation.key
 
     def notes(self) -> dict[str, str]:
         """Return the annotations that describe the release, apart from whether it acts."""
@@ -82,16 +82,18 @@ def release_of(lease: Object) -> Installation | None:
     acts, and may serve any namespace.
     """
     notes = part(lease, "metadata", "annotations")
-    where = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
+    place = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
     created = text(lease, "metadata", "creationTimestamp")
     if SERVES in notes:
         named = text(notes, SERVES)
         serves = () if named == EVERYWHERE else tuple(named.split(","))
-        version = "".join(each if each.isprintable() else "?" for each in bounded(text(notes, VERSION), 63))
+        version = "".join(
+            character if character.isprintable() else "?" for character in bounded(text(notes, VERSION), 63)
+        )
         key = bounded(text(notes, KEY_ID), 63)
-        return Installation(*where, created, version, serves, acts=text(notes, ACTS) == "true", key=key)
-    if any(one.get("manager") == MANAGER for one in items(lease, "metadata", "managedFields")):
-        return Installation(*where, created, acts=True)
+        return Installation(*place, created, version, serves, acts=text(notes, ACTS) == "true", key=key)
+    if any(entry.get("manager") == MANAGER for entry in items(lease, "metadata", "managedFields")):
+        return Installation(*place, created, acts=True)
     return None
 
 
@@ -100,8 +102,10 @@ def installed_in(bindings: Iterable[Object]) -> set[str]:
 
     Only an administrator of the cluster can write one.
     """
-    ours = [one for one in bindings if text(one, "metadata", "labels", CHART).startswith("dljob-")]
-    return {text(subject, "namespace") for one in ours for subject in items(one, "subjects")} - {""}
+    chart_bindings = [
+        binding for binding in bindings if text(binding, "metadata", "labels", CHART).startswith("dljob-")
+    ]
+    return {text(subject, "namespace") for binding in chart_bindings for subject in items(binding, "subjects")} - {""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +118,13 @@ class LeaseObservations:
 
     def observe(self, leases: Iterable[Object], now: float) -> LeaseObservations:
         """Return the sightings after a list of all Leases. One that is missing ages like one that is not renewed."""
-        seen = {key: one for key, one in self.leases.items() if self._is_valid(*one, now)}
+        observed = {key: observation for key, observation in self.leases.items() if self._is_valid(*observation, now)}
         for lease in leases:
             key = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
             before = self.leases.get(key)
             same = before is not None and part(before[0], "spec") == part(lease, "spec")
-            seen[key] = (lease, before[1] if before and same else now)
-        return LeaseObservations(self.grace, seen)
+            observed[key] = (lease, before[1] if before and same else now)
+        return LeaseObservations(self.grace, observed)
 
     def alive(self, now: float) -> tuple[Installation, ...]:
         """Return the releases that are alive, oldest first."""
@@ -132,7 +136,9 @@ class LeaseObservations:
 
     def _releases(self, now: float, *, alive: bool) -> tuple[Installation, ...]:
         leases = (lease for lease, changed in self.leases.values() if self._is_valid(lease, changed, now) == alive)
-        return tuple(sorted((one for one in map(release_of, leases) if one), key=lambda one: one.age))
+        return tuple(
+            sorted((release for release in map(release_of, leases) if release), key=lambda release: release.age)
+        )
 
     def _is_valid(self, lease: Object, changed: float, now: float) -> bool:
         # Bounded: whoever may write a Lease in some namespace could write one there that lasts for years.
@@ -143,46 +149,55 @@ ONE_KEY = "give both one tokenKey.existingSecret"
 
 
 def stands_by_for(
-    ours: Installation, others: Iterable[Installation], silent: Iterable[Installation] = ()
+    own_installation: Installation, others: Iterable[Installation], silent: Iterable[Installation] = ()
 ) -> tuple[Installation, str] | None:
-    """Return the release for which `ours`, which does not act yet, must stand by, with the reason; None: it may act.
+    """Return the release for which this one, which does not act yet, must stand by, with the reason; None: it may act.
 
     A release that acts continues when others start. Where none acts yet the oldest does; a release that stands by for
     another one is not waited for. One of the `silent` that acted last is waited for where it has another token key: the
-    heads of its jobs refuse `ours`, and the jobs would stand still.
+    heads of its jobs refuse this one, and the jobs would stand still.
     """
     # An acting release comes first, then an older one: a newcomer never interrupts a release that runs jobs.
-    there = tuple(others)
-    acting = [one for one in there if one.acts]
-    for one in acting:
-        if one.overlaps(ours):
+    other_installations = tuple(others)
+    acting = [installation for installation in other_installations if installation.acts]
+    for installation in acting:
+        if installation.overlaps(own_installation):
             key = f", with another token key, so this one never takes them over: {ONE_KEY}"
-            return one, f"{one} acts on {_shared(ours, one)}{key if one.has_another_key(ours) else ''}"
-    for one in there:
-        if one.overlaps(ours) and one.age < ours.age and not any(another.overlaps(one) for another in acting):
-            return one, f"{one} is older and about to act on {_shared(ours, one)}"
+            jobs = _shared(own_installation, installation)
+            more = key if installation.has_another_key(own_installation) else ""
+            return installation, f"{installation} acts on {jobs}{more}"
+    for installation in other_installations:
+        if (
+            installation.overlaps(own_installation)
+            and installation.age < own_installation.age
+            and not any(another.overlaps(installation) for another in acting)
+        ):
+            return (
+                installation,
+                f"{installation} is older and about to act on {_shared(own_installation, installation)}",
+            )
     for release in silent:
-        if release.acts and release.overlaps(ours) and release.has_another_key(ours):
+        if release.acts and release.overlaps(own_installation) and release.has_another_key(own_installation):
             forget = f"where it is uninstalled, `kubectl delete lease {release.name} -n {release.namespace}`"
-            jobs = f"{_shared(ours, release)} with another token key, so that their heads refuse this one"
+            jobs = f"{_shared(own_installation, release)} with another token key, so that their heads refuse this one"
             return release, f"{release} does not run, and acted on {jobs}: start it again, {ONE_KEY}, or, {forget}"
     return None
 
 
-def acts_too(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
+def acts_too(own_installation: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
     """Return another release that acts on the same jobs as ours, which acts already.
 
     Such a release considers no others, or cannot see our Lease.
     """
-    for one in others:
-        if one.acts and one.overlaps(ours):
-            return one, f"{one} acts on {_shared(ours, one)} too"
+    for installation in others:
+        if installation.acts and installation.overlaps(own_installation):
+            return installation, f"{installation} acts on {_shared(own_installation, installation)} too"
     return None
 
 
-def _shared(ours: Installation, other: Installation) -> str:
-    if not ours.serves or not other.serves:
-        both = ours.serves or other.serves
+def _shared(own_installation: Installation, installation: Installation) -> str:
+    if not own_installation.serves or not installation.serves:
+        both = own_installation.serves or installation.serves
     else:
-        both = tuple(name for name in ours.serves if name in other.serves)
+        both = tuple(name for name in own_installation.serves if name in installation.serves)
     return f"the DLJobs of {', '.join(both)}" if both else "the DLJobs of all namespaces"

@@ -17,7 +17,7 @@ from dljob.reconcile.state.fields import items, number, part, text
 from dljob.reconcile.state.model import Event, KeepResourceUse, Object
 from dljob.reconcile.state.snapshot import resource_use
 from dljob.reconcile.state.steps import PolicyDecision, ResourceChoice
-from dljob.spec.chosen_resources import EARLIER_JOBS, EarlierJob, ResourceUse, shape_of, told
+from dljob.spec.chosen_resources import EARLIER_JOBS, EarlierJob, ResourceUse, describe_choice, shape_of
 from dljob.spec.chosen_resources import choose as choose_from
 from dljob.telemetry.reasons import RESOURCES_CHOSEN
 
@@ -48,7 +48,7 @@ def choose(case: ReconcileContext) -> PolicyDecision | None:
     shape = shape_of(spec)
     rows = choose_from(spec, *_earlier(case, shape))
     events = tuple(
-        Event("Normal", RESOURCES_CHOSEN, f"roles.{row.role}.{told(row)}", "ChooseResources") for row in rows
+        Event("Normal", RESOURCES_CHOSEN, f"roles.{row.role}.{describe_choice(row)}", "ChooseResources") for row in rows
     )
     reason = f"attempt {case.attempt} leaves resources open: they are chosen"
     return PolicyDecision(reason, change=ResourceChoice(rows, shape), events=events)

@@ -255,7 +255,7 @@ def _chosen(case: ReconcileContext, change: ResourceChoice) -> dict[str, Any]:
     roles: dict[str, dict[str, str]] = {}
     for choice in change.resources:
         row = roles.setdefault(choice.role, {"name": choice.role})
-        row |= {choice.resource: choice.value, f"{choice.resource}Why": bounded(choice.why)}
+        row |= {choice.resource: choice.value, f"{choice.resource}Why": bounded(choice.reason)}
     return {"attempt": case.attempt, "shape": change.shape, "roles": list(roles.values())}
 
 

@@ -25,10 +25,10 @@ class PageAccess:
 
     def redeem(self, code: str) -> str | None:
         """Return a Set-Cookie header for a code, which is void then; None for any other text."""
-        found = _among(code, self._codes)
-        if found is None:
+        known_code = _among(code, self._codes)
+        if known_code is None:
             return None
-        self._codes.remove(found)
+        self._codes.remove(known_code)
         self._cookies.append(secrets.token_urlsafe(32))
         return f"{self.name}={self._cookies[-1]}; Path=/; HttpOnly; SameSite=Strict"
 
@@ -41,8 +41,8 @@ class PageAccess:
 
 def _among(text: str, known: list[str]) -> str | None:
     """Return the known text that equals this one, all compared in constant time."""
-    given, found = text.encode(errors="replace"), None
-    for own in known:
-        if hmac.compare_digest(given, own.encode()):
-            found = own
-    return found
+    encoded, match = text.encode(errors="replace"), None
+    for known_text in known:
+        if hmac.compare_digest(encoded, known_text.encode()):
+            match = known_text
+    return match

@@ -35,7 +35,7 @@ class ClusterSource:
         """`folder` is an empty one, for copies."""
         self._job, self._folder, self._explain, self._pause = job, folder, explain, pause
         self._asked = AskedSource(job, explain, pause)
-        self._feed = EventFeed(own=False)
+        self._feed = EventFeed(has_master_notes=False)
         self._published: list[dict[str, Any]] = []
         """Events of Kubernetes about the job."""
         self._begun = False
@@ -101,25 +101,31 @@ class ClusterSource:
         self._begun, self._merged = False, 0
         return RecordCopy(folder)
 
-    def _show(self, seen: Overview) -> None:
-        if self._inner and self._seen and seen.status != self._seen.status:
+    def _show(self, overview: Overview) -> None:
+        if self._inner and self._seen and overview.status != self._seen.status:
             self._inner.refresh()
-        self._seen = seen
+        self._seen = overview
 
     def _status(self) -> Overview:
-        seen = self._seen
-        assert seen is not None  # noqa: S101 - it is asked after a look alone
-        own = {key: seen.status[key] for key in BY_CLUSTER if seen.status.get(key) is not None}
-        told = read_status(self._folder / f"attempt-{self._attempt}")
-        return replace(seen, status={**seen.status, **told, **own, "name": self._job.name, "uid": self._job.uid})
+        overview = self._seen
+        assert overview is not None  # noqa: S101 - it is asked after a look alone
+        cluster_fields = {key: overview.status[key] for key in BY_CLUSTER if overview.status.get(key) is not None}
+        filed_status = read_status(self._folder / f"attempt-{self._attempt}")
+        return replace(
+            overview,
+            status={**overview.status, **filed_status, **cluster_fields, "name": self._job.name, "uid": self._job.uid},
+        )
 
     def _with_published(self, document: LiveDocument, fresh: list[Any]) -> list[Any]:
         """Merge Events of Kubernetes by time, but not those by which the operator repeats PrimeMaster's own."""
-        said = [(note.get("reason"), str(note.get("message") or "")) for note in [*document.events, *fresh]]
+        known_notes = [(note.get("reason"), str(note.get("message") or "")) for note in [*document.events, *fresh]]
         new = [
-            own
-            for own in self._published[self._merged :]
-            if not any(own["reason"] == reason and message in own["message"] for reason, message in said)
+            note_published
+            for note_published in self._published[self._merged :]
+            if not any(
+                note_published["reason"] == reason and message in note_published["message"]
+                for reason, message in known_notes
+            )
         ]
         self._merged = len(self._published)
         return sorted([*fresh, *new], key=lambda note: note.get("time") or 0.0)

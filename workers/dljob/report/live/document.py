@@ -92,7 +92,7 @@ class LiveDocument:
         ranks.extend([] for _ in range(tail.rank + 1 - len(ranks)))
         ranks[tail.rank][tail.keep :] = tail.values
 
-    def whole(self) -> dict[str, Any]:
+    def all_data(self) -> dict[str, Any]:
         """Return all data, for a page that begins."""
         # Events of Kubernetes have no number.
         left_out = next((event["seq"] - 1 for event in self.events if "seq" in event), 0)
@@ -105,7 +105,7 @@ class LiveDocument:
         if known not in self._answers:
             if len(self._answers) >= ANSWERS:
                 self._answers.clear()
-            data = self._since(known) or self.whole()
+            data = self._since(known) or self.all_data()
             self._answers[known] = to_json(data).encode(errors="replace")
         return self._answers[known]
 

@@ -144,11 +144,11 @@ async def in_thread(call: Callable[[], T]) -> T:
     def run() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             try:
-                found = call()
+                result = call()
             except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
                 loop.call_soon_threadsafe(settle, future.set_exception, error)
             else:
-                loop.call_soon_threadsafe(settle, future.set_result, found)
+                loop.call_soon_threadsafe(settle, future.set_result, result)
 
     threading.Thread(target=run, daemon=True, name="dljob-look").start()
     return await future

@@ -25,7 +25,7 @@ class JournalTail:
 
     def read(self) -> list[Record]:
         """Return the new records that a history is made of."""
-        found: list[Record] = []
+        records: list[Record] = []
         names = frozenset(path.name for path in self._folder.glob(f"*{SUFFIX}"))
         # Parts are seldom begun: only then the chain is looked at again.
         if names != self._seen:
@@ -33,25 +33,25 @@ class JournalTail:
             chain = journal_files.parts(self._folder, damage)
             self._say([journal_files.older_is_gone(chain), *(error.message for error in damage)])
             at = self._segment.number if self._segment else 0
-            for own in chain:
-                if own.number < at:
+            for journal_part in chain:
+                if journal_part.number < at:
                     continue
-                if own.number > at:
-                    self._segment, self._offset, self._line = own, 0, 0
-                found += self._part(own)
+                if journal_part.number > at:
+                    self._segment, self._offset, self._line = journal_part, 0, 0
+                records += self._part(journal_part)
             # A part without a header is one that begins at this moment, or that no master came to write.
             self._seen = names if chain and chain[-1].path.name == max(names) else frozenset()
         elif self._segment:
-            found += self._part(self._segment)
-        return found
+            records += self._part(self._segment)
+        return records
 
-    def _part(self, own: JournalPart) -> list[Record]:
+    def _part(self, journal_part: JournalPart) -> list[Record]:
         damage: list[JournalError] = []
-        lines = journal_files.PartLines(own, self._offset, self._line)
-        found = list(lines.read(is_needed, damage))
+        lines = journal_files.PartLines(journal_part, self._offset, self._line)
+        records = list(lines.read(is_needed, damage))
         self._offset, self._line = lines.offset, lines.line
         self._say(error.message for error in damage)
-        return found
+        return records
 
     def _say(self, texts: Iterable[str]) -> None:
         self.troubles += [text for text in texts if text and text not in self.troubles]

@@ -23,15 +23,15 @@ class PageApp:
     async def __call__(self, request: PageRequest) -> PageAnswer:
         """Answer a reader."""
         if request.path == "/":
-            text = page.html(self._feed.document.whole())
+            text = page.html(self._feed.document.all_data())
             headers = {"Content-Security-Policy": self._policy}
             return PageAnswer(200, text.encode(errors="replace"), "text/html; charset=utf-8", headers)
         if request.path == "/data":
             try:
-                found = await self._feed.answer(request.query.get("after", ""))
+                answer = await self._feed.answer(request.query.get("after", ""))
             except SourceSilentError as error:
                 return trouble(str(error), self._feed.away_since)
-            return PageAnswer(HTTPStatus.NO_CONTENT) if found is None else as_json(found)
+            return PageAnswer(HTTPStatus.NO_CONTENT) if answer is None else as_json(answer)
         if request.path == "/older":
             return await self._older(request.query)
         return PageAnswer(HTTPStatus.NOT_FOUND)
@@ -48,7 +48,7 @@ class PageApp:
         except (KeyError, ValueError):
             return PageAnswer(HTTPStatus.BAD_REQUEST)
         try:
-            found = await self._feed.older(asked)
+            earlier = await self._feed.older(asked)
         except (DLJobError, OSError) as error:
             return trouble(str(error))
-        return as_json(to_json(found._asdict()).encode(errors="replace"))
+        return as_json(to_json(earlier._asdict()).encode(errors="replace"))

@@ -33,13 +33,13 @@ class RayApp:
             return PageAnswer(HTTPStatus.BAD_REQUEST)
         target = request.path + (f"?{request.search}" if request.search else "")
         try:
-            status, body = await in_thread(lambda: self._one(target))
+            status, body = await in_thread(lambda: self._ask_alone(target))
         except DLJobError as error:
             return trouble(error.message)
         kind = mimetypes.guess_type(request.path)[0] or _kind_of(body)
         return PageAnswer(status, body, kind, {"Content-Security-Policy": POLICY})
 
-    def _one(self, target: str) -> tuple[int, bytes]:
+    def _ask_alone(self, target: str) -> tuple[int, bytes]:
         with self._lock:
             return self._ask(target)
 

@@ -63,12 +63,12 @@ class RecordCopy:
 
     def _skip(self) -> None:
         """Leave out what is too much, from the oldest on; a part of the journal that the copy has stays."""
-        left = MOST_BYTES
+        bytes_left = MOST_BYTES
         # By number: `closed/000001.jsonl.gz` is older than `000002.jsonl`.
         journal = [name for name in self._files if name.startswith("journal/")]
         for name in sorted(journal, key=lambda name: name.rpartition("/")[2], reverse=True):
-            left -= self._files[name]
-            if left < 0 and name not in self._have:
+            bytes_left -= self._files[name]
+            if bytes_left < 0 and name not in self._have:
                 self._skipped.add(name)
         if EVENTS not in self._have and self._files.get(EVENTS, 0) > MOST_BYTES // 2:
             # The file has a hole at its beginning, which readers skip as a torn line.

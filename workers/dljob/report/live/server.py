@@ -103,7 +103,7 @@ class PageServer:
         try:
             # Cancelled: by the end of the command, with connections that browsers keep open; asyncio would print each.
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._one(reader, writer) and self._has_room(writer):
+                while await self._answer_request(reader, writer) and self._has_room(writer):
                     pass
         finally:
             self._strangers.pop(writer, None)
@@ -116,7 +116,7 @@ class PageServer:
         self._readers.add(writer)
         return len(self._readers) <= CONNECTIONS
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _answer_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether the connection stays open."""
         stays = False
         try:
@@ -202,5 +202,5 @@ def as_json(body: bytes) -> PageAnswer:
 
 def trouble(message: str, since: float | None = None) -> PageAnswer:
     """Return an answer for a reader of a job that does not answer, since a time (unix seconds) if it is known."""
-    said = {"error": message, **({} if since is None else {"since": round(since, 3)})}
-    return PageAnswer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps(said).encode(), "application/json")
+    body = {"error": message, **({} if since is None else {"since": round(since, 3)})}
+    return PageAnswer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps(body).encode(), "application/json")

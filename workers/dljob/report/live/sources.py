@@ -178,9 +178,9 @@ class FolderSource:
         begin = time.monotonic()
         if begin < self._sampled_at and not self.over:
             return {}
-        found = series.samples_part(samples.read(self._folder, series.MOST).data())
+        series_data = series.samples_part(samples.read(self._folder, series.MOST).data())
         self._sampled_at = begin + max(SAMPLES_S, SAMPLES_SHARE * (time.monotonic() - begin))
-        return {"samples": found}
+        return {"samples": series_data}
 
     def _incidents(self, history: JobHistory) -> list[dict[str, Any]]:
         """Return the incidents; only those that are new, last, or are just over are computed again."""
@@ -190,29 +190,32 @@ class FolderSource:
             for number, fault in history.faults.items()
             if number not in self._shown or now - (fault["recovered_at"] or now) < SETTLED_S
         }
-        found = incidents.of_history(history, now, moving)
+        new_incidents = incidents.of_history(history, now, moving)
         texts = job_folder.texts(self._folder, moving.items())
-        self._shown |= {own["id"]: own for own in incidents.with_texts(found, texts)}
+        self._shown |= {incident["id"]: incident for incident in incidents.with_texts(new_incidents, texts)}
         return [self._shown[number] for number in sorted(self._shown)]
 
     def _by_status(self) -> dict[str, Any]:
         """Return the parts that the status gives; nothing while its file is the same."""
         try:
-            found = (self._folder / STATUS).stat()
-            stamp: object = (found.st_ino, found.st_mtime_ns, found.st_size)
+            file_status = (self._folder / STATUS).stat()
+            stamp: object = (file_status.st_ino, file_status.st_mtime_ns, file_status.st_size)
         except OSError:
             stamp = "missing"
         if stamp == self._stamp and self._phase:
             return {}
-        seen = self._status()
-        self._stamp, self._phase = stamp, seen.phase
-        until = page_data.end_of(seen.status, time.time())
+        overview = self._status()
+        self._stamp, self._phase = stamp, overview.phase
+        until = page_data.end_of(overview.status, time.time())
         return {
             "made": {"at": round(time.time(), 3), "by": "dljob open"},
             "live": not self.over,
-            "job": {**page_data.job_part(seen.status, until, self._plan, self._explain(seen)), "phase": seen.phase},
-            "roles": page_data.roles_part(self._spec, seen.status, self._plan),
-            "ledger": seen.status.get("ledger"),
+            "job": {
+                **page_data.job_part(overview.status, until, self._plan, self._explain(overview)),
+                "phase": overview.phase,
+            },
+            "roles": page_data.roles_part(self._spec, overview.status, self._plan),
+            "ledger": overview.status.get("ledger"),
         }
 
     def _lanes(self, parts: dict[str, Any]) -> list[LaneTail]:
@@ -234,7 +237,7 @@ class FolderSource:
         return tails
 
     def _new_events(self) -> Events:
-        found: list[dict[str, Any]] = []
+        new_events: list[dict[str, Any]] = []
         try:
             with open_plain(self._folder / EVENTS) as file:
                 if not self._seq:
@@ -245,13 +248,13 @@ class FolderSource:
             return []
         # The last line may be in the making, and the first one may have begun before: that is no JSON then.
         # A piece without any line end is no part of an event.
-        whole = text[: text.rfind(b"\n") + 1] or (text if len(text) == PIECE_BYTES else b"")
-        self._events_at += len(whole)
-        for line in whole.splitlines():
+        whole_lines = text[: text.rfind(b"\n") + 1] or (text if len(text) == PIECE_BYTES else b"")
+        self._events_at += len(whole_lines)
+        for line in whole_lines.splitlines():
             if (event := parse_event(line)) is not None and event["seq"] > self._seq:
-                found.append(event)
+                new_events.append(event)
                 self._seq = event["seq"]
-        return [*found]
+        return [*new_events]
 
     def older(self, asked: OlderEvents) -> EarlierEvents:
         """Search the file backwards."""
@@ -284,14 +287,14 @@ class AskedSource:
         now = time.time()
         data = page_data.page_data(record, now, version="dljob open", cause=self._explain(shown.overview))
         # When the page was made is no news.
-        made = document.parts.get("made", data["made"])
+        made_by = document.parts.get("made", data["made"])
         self._events = record.events
         parts = {key: value for key, value in data.items() if key not in ("events", "eventsLeftOut")}
-        parts |= {"made": made, "live": not self.over, "source": "data", "older": "older"}
+        parts |= {"made": made_by, "live": not self.over, "source": "data", "older": "older"}
         return document.put(parts, self._events[document.told :])
 
     def older(self, asked: OlderEvents) -> EarlierEvents:
         """Return earlier ones of the last answer: it had all that the job's place can tell."""
-        found = [event for event in self._events if event["seq"] < asked.before and asked.wants(event)]
-        left = found[max(0, len(found) - OLDER) :]
-        return EarlierEvents(left, left[0]["seq"] if len(found) > OLDER else 1)
+        wanted_events = [event for event in self._events if event["seq"] < asked.before and asked.wants(event)]
+        last_events = wanted_events[max(0, len(wanted_events) - OLDER) :]
+        return EarlierEvents(last_events, last_events[0]["seq"] if len(wanted_events) > OLDER else 1)

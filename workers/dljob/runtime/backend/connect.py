@@ -54,22 +54,23 @@ def connect(
         raise UnreachableError(
             f"this process has joined the Ray at {joined}, not that at {address}", hint="call ray.shutdown() first"
         )
-    wanted = address or os.environ.get("RAY_ADDRESS") or ""
-    if not wanted:
+    ray_address = address or os.environ.get("RAY_ADDRESS") or ""
+    if not ray_address:
         raise UnreachableError(
             "there is no Ray to run on: no address was given and RAY_ADDRESS is not set",
             hint="`dljob run FILE` brings a Ray of its own; on a cluster give address= (--address HOST:PORT)",
         )
-    if "://" in wanted:
+    if "://" in ray_address:
         raise UnreachableError(
-            f"{wanted} is not the address of a GCS", hint="give HOST:PORT, usually port 6379, from inside the cluster"
+            f"{ray_address} is not the address of a GCS",
+            hint="give HOST:PORT, usually port 6379, from inside the cluster",
         )
     # `ray.init` would try for a minute where nothing listens.
-    _knock(wanted)
+    _knock(ray_address)
     if within_s is None:
-        return _join(wanted, code_dir, imports_code=imports_code)
+        return _join(ray_address, code_dir, imports_code=imports_code)
     seconds = max(LEAST_S, begin + within_s - time.monotonic())
-    return _join_within(wanted, code_dir, seconds, imports_code=imports_code)
+    return _join_within(ray_address, code_dir, seconds, imports_code=imports_code)
 
 
 def reachable(address: str | None) -> bool:

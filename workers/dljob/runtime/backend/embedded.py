@@ -227,7 +227,7 @@ class EmbeddedRay:
         for name in {name for node in nodes for name in node.pretended} & os.environ.keys():
             self._saved.setdefault(name, os.environ.pop(name))
         with _quicker(self.folder, self):
-            self._start_nodes(nodes, first=first, wanted=len(nodes))
+            self._start_nodes(nodes, first=first, awaited=len(nodes))
 
     def replace_lost_nodes(self) -> None:
         """Start a node in place of each whose raylet has ended.
@@ -271,13 +271,13 @@ class EmbeddedRay:
             # The event is set by an error, too, so that nobody waits the whole time for a head that failed.
             if not self._gcs_up.wait(START_S) or self._errors:
                 self._fail("Ray's head did not start")
-            self._start_nodes(self._nodes, first=1, wanted=len(self._nodes) + 1)
+            self._start_nodes(self._nodes, first=1, awaited=len(self._nodes) + 1)
 
-    def _start_nodes(self, nodes: Sequence[EmbeddedNode], *, first: int, wanted: int) -> None:
-        """Start nodes at once, numbered from `first`; return once `wanted` threads, the head's among them, report."""
+    def _start_nodes(self, nodes: Sequence[EmbeddedNode], *, first: int, awaited: int) -> None:
+        """Start nodes at once, numbered from `first`; return once `awaited` threads, the head's among them, report."""
         for index, node in enumerate(nodes, start=first):
             self._spawn(node.name, lambda i=index, n=node: self._run_node(i, n))
-        for _ in range(wanted):
+        for _ in range(awaited):
             if not self._up.acquire(timeout=START_S):
                 self._fail(f"Ray's nodes did not come up within {START_S:.0f} s")
             if self._errors:
@@ -296,13 +296,18 @@ class EmbeddedRay:
 
     def _set_env(self) -> None:
         loopback = {name: os.environ.get(name) or value for name, value in _LOOPBACK.items()}
-        wanted = {**_ENV, **loopback, "RAY_AUTH_TOKEN_PATH": str(self.token_file), sweeper.MARK: str(self.folder)}
+        new_variables = {
+            **_ENV,
+            **loopback,
+            "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+            sweeper.MARK: str(self.folder),
+        }
         # Ray counts devices by these variables in the process that starts a node, and declares no more than they list.
         unwanted = (*_FOREIGN, *(name for node in self._nodes for name in node.pretended))
-        self._saved = {name: os.environ.get(name) for name in (*wanted, *unwanted)}
+        self._saved = {name: os.environ.get(name) for name in (*new_variables, *unwanted)}
         for name in unwanted:
             os.environ.pop(name, None)
-        os.environ.update(wanted)
+        os.environ.update(new_variables)
 
     def _restore(self) -> None:
         # This process may go on without this Ray, e.g. a Python program after `with dljob.local()`.
@@ -346,7 +351,7 @@ class EmbeddedRay:
         # Ports of 0 let the kernel choose: fixed ones would collide with other Rays of this machine.
         # Below the folder that only its owner may enter: Ray lets everybody write to its own, and to those of sockets.
         folder = self.folder / f"n{index}"
-        wanted: dict[str, Any] = {
+        fixed_params: dict[str, Any] = {
             "node_ip_address": ray_processes.LOOPBACK_ADDRESS,
             "temp_dir": str(folder),
             "plasma_store_socket_name": str(folder / "plasma"),
@@ -360,7 +365,7 @@ class EmbeddedRay:
             "include_log_monitor": False,
             "no_monitor": True,
         }
-        return ray_private.node_params(**wanted, **more)
+        return ray_private.node_params(**fixed_params, **more)
 
     def _run_head(self) -> None:
         def serves(head: Any) -> None:
@@ -440,11 +445,11 @@ class EmbeddedRay:
             except OSError as error:  # raylets go on without it until a worker needs it
                 log.warning("Ray's agent for runtime environments cannot be started again: %s", error)
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, problem: str) -> None:
         cause = f": {self._errors[0]}" if self._errors else ""
         late = not self._errors or any(words in cause for words in ("timed out", "took too long"))
         kind = _StartTimeoutError if late else UnreachableError
-        raise kind(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint=_why_no_start())
+        raise kind(f"{problem}{cause}\n{_tail(self.folder)}".rstrip(), hint=_why_no_start())
 
     # --- end
 
@@ -546,12 +551,12 @@ def without_agent(command: list[str]) -> list[str]:
     for the files in which an agent writes its ports: -1 is what Ray's agent writes if Ray is installed without
     `default` (ray/dashboard/agent.py).
     """
-    given = _options_of(command)
+    options = _options_of(command)
     # Another Ray may have another command line: its own agent costs more, but it works.
-    if not {"dashboard_agent_command", "session_dir", "node_id"} <= given.keys():
+    if not {"dashboard_agent_command", "session_dir", "node_id"} <= options.keys():
         return command
     for name in _PORT_FILES:
-        Path(given["session_dir"], f"{name}_{given['node_id']}").write_text("-1")
+        Path(options["session_dir"], f"{name}_{options['node_id']}").write_text("-1")
     return [f"{_AGENT} " if word.startswith(_AGENT) else word for word in command]
 
 
@@ -561,11 +566,11 @@ def _options_of(command: list[str]) -> dict[str, str]:
 
 def _tail(folder: Path, lines: int = 5) -> str:
     """Return the last lines of the error logs of Ray's processes."""
-    found: list[str] = []
+    last_lines: list[str] = []
     for log in sorted(folder.glob("**/logs/*.err")):
         if "session_latest" not in log.parts and log.stat().st_size:
-            found += [f"  {log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]]
-    return "\n".join(found)
+            last_lines += [f"  {log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]]
+    return "\n".join(last_lines)
 
 
 def _why_no_start() -> str:

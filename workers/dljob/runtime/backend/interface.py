@@ -140,7 +140,7 @@ class Backend(Protocol):
         """Its key-value store."""
         ...
 
-    def here(self) -> str:
+    def own_node(self) -> str:
         """Return the node of this process; empty if it is on none."""
         ...
 

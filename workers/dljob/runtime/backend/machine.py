@@ -67,17 +67,21 @@ class EmbeddedNode:
 
 def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
     """Return this machine's devices by Ray resource, as ids; a *_VISIBLE_DEVICES that is set restricts them."""
-    found: dict[str, tuple[str, ...]] = {}
+    ids_by_kind: dict[str, tuple[str, ...]] = {}
     for kind, pattern in _DEVICE_FILES.items():
         count, variable = sum(f.name[-1].isdigit() for f in root.glob(pattern)), VISIBLE[kind]
         # Without NVIDIA's files there may be GPUs of other vendors, which Ray can count.
         if kind == "GPU" and not count and any(any(root.glob(driver)) for driver in _OTHER_DRIVERS):
             count, variable = ray_private.gpu_count(), variable_of(kind)
         ids = tuple(str(index) for index in range(count))
-        said = os.environ.get(variable)
+        visible_text = os.environ.get(variable)
         # The list ends at the first value that hides a device, as the vendors' runtimes read it.
-        found[kind] = ids if said is None else tuple(takewhile(lambda each: each not in _NONE, said.split(",")))
-    return found
+        ids_by_kind[kind] = (
+            ids
+            if visible_text is None
+            else tuple(takewhile(lambda device_id: device_id not in _NONE, visible_text.split(",")))
+        )
+    return ids_by_kind
 
 
 def _visible(kind: str) -> str:
@@ -91,15 +95,15 @@ def parse_pretend(values: Sequence[str]) -> dict[str, int]:
     Raises:
         UsageError: A value is not NAME=WHOLE NUMBER.
     """
-    made: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for value in values:
         name, _, count = value.partition("=")
         if not name or name in _NOT_DEVICES or not count.isdigit() or int(count) < 1:
             raise UsageError(
                 f"--pretend {value}: not a device and a number", hint="write --pretend NPU=8, once per kind of device"
             )
-        made[name] = int(count)
-    return made
+        counts[name] = int(count)
+    return counts
 
 
 def cpus_here() -> int:
@@ -107,7 +111,9 @@ def cpus_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def machines_here(plan: JobPlan, pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]) -> list[MachineGroup]:
+def machines_here(
+    plan: JobPlan, pretend: Mapping[str, int], real_devices: Mapping[str, tuple[str, ...]]
+) -> list[MachineGroup]:
     """Return the machines of a plan for an embedded Ray, larger where this machine has room for roles that may grow."""
     spare = {"CPU": cpus_here() * GRAIN, "memory": (memory_limit.free()[0] or 0) * GRAIN}
     groups = plan.node_groups.values()
@@ -118,7 +124,8 @@ def machines_here(plan: JobPlan, pretend: Mapping[str, int], here: Mapping[str, 
             pretend[kind] * GRAIN - max(amount for amount, _ in planned)
             if kind in pretend
             else (
-                len(here.get(kind, ())) * GRAIN - sum(-(-amount // GRAIN) * GRAIN * count for amount, count in planned)
+                len(real_devices.get(kind, ())) * GRAIN
+                - sum(-(-amount // GRAIN) * GRAIN * count for amount, count in planned)
             )
         )
         spare[kind] = max(0, rest)
@@ -143,7 +150,7 @@ def size_notes(plan: JobPlan, groups: Sequence[MachineGroup]) -> list[str]:
 
 
 def lay_out(
-    groups: Sequence[MachineGroup], pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]
+    groups: Sequence[MachineGroup], pretend: Mapping[str, int], real_devices: Mapping[str, tuple[str, ...]]
 ) -> tuple[EmbeddedNode, ...]:
     """Lay out one raylet per planned node, each with devices of its own.
 
@@ -158,93 +165,98 @@ def lay_out(
             f"the plan has {count} nodes; an embedded Ray starts at most {MOST_NODES} raylets",
             hint="lower nodeGroups[].replicas, or submit it to a Ray cluster: dljob submit FILE --address HOST:PORT",
         )
-    _check_devices(groups, pretend, here)
-    left = {kind: list(ids) for kind, ids in here.items()}
+    _check_devices(groups, pretend, real_devices)
+    free_devices = {kind: list(ids) for kind, ids in real_devices.items()}
     nodes: list[EmbeddedNode] = []
     for group in groups:
-        nodes.extend(_node(group, index, pretend, left) for index in range(group.replicas))
+        nodes.extend(_node(group, index, pretend, free_devices) for index in range(group.replicas))
     return tuple(nodes)
 
 
 def lay_out_beside(
     groups: Sequence[MachineGroup],
     pretend: Mapping[str, int],
-    here: Mapping[str, tuple[str, ...]],
+    real_devices: Mapping[str, tuple[str, ...]],
     *,
     idle: Sequence[EmbeddedNode],
-    held: Sequence[EmbeddedNode],
+    busy: Sequence[EmbeddedNode],
 ) -> tuple[list[EmbeddedNode], list[EmbeddedNode]]:
     """Lay out the nodes of another job on a running embedded Ray: (idle nodes of the same shape, new nodes).
 
     Args:
         groups: The job's node groups.
         pretend: Declared devices.
-        here: The devices of this machine.
+        real_devices: The devices of this machine.
         idle: Nodes without a job.
-        held: Nodes of other jobs.
+        busy: Nodes of other jobs.
 
     Raises:
         PlacementError: There would be more nodes than MOST_NODES in all, or devices are missing or held.
     """
     # Idle nodes first: a new raylet takes seconds to start.
-    left, taken, missing = list(idle), list[EmbeddedNode](), list[MachineGroup]()
-    for group in (replace(each, replicas=1) for each in groups for _ in range(each.replicas)):
-        wanted = (_resources(group, pretend), dict(group.labels))
-        same = next((node for node in left if (node.resources, node.labels) == wanted), None)
+    idle_left, reused, missing = list(idle), list[EmbeddedNode](), list[MachineGroup]()
+    for group in (replace(item, replicas=1) for item in groups for _ in range(item.replicas)):
+        shape = (_resources(group, pretend), dict(group.labels))
+        same = next((node for node in idle_left if (node.resources, node.labels) == shape), None)
         if same is None:
             missing.append(group)
         else:
-            left.remove(same)
-            taken.append(same)
-    there = (*idle, *held)
-    if missing and len(missing) + len(there) > MOST_NODES:
+            idle_left.remove(same)
+            reused.append(same)
+    present_nodes = (*idle, *busy)
+    if missing and len(missing) + len(present_nodes) > MOST_NODES:
         raise PlacementError(
-            f"the plan wants {len(missing)} more nodes, this embedded Ray has {len(there)} of at most {MOST_NODES}",
+            f"the plan wants {len(missing)} more nodes, this embedded Ray has {len(present_nodes)}"
+            f" of at most {MOST_NODES}",
             hint="run the job outside of this `with dljob.local()`: it gets a Ray of its own",
         )
-    free = dict(here)
-    for kind in here:
+    free = dict(real_devices)
+    for kind in real_devices:
         # Idle nodes keep their devices, too: they are restricted to these for as long as they run.
-        used = {each for node in there for each in node.visible.get(_visible(kind), "").split(",")}
-        free[kind] = tuple(each for each in here[kind] if each not in used)
-    return taken, list(lay_out(missing, pretend, free))
+        used = {item for node in present_nodes for item in node.visible.get(_visible(kind), "").split(",")}
+        free[kind] = tuple(item for item in real_devices[kind] if item not in used)
+    return reused, list(lay_out(missing, pretend, free))
 
 
-def _how_to_pretend(kind: str, each: int) -> str:
+def _how_to_pretend(kind: str, per_raylet: int) -> str:
     # Jobs of programs have no command line.
-    return f'dljob run FILE --pretend {kind}={each}, or in Python: with dljob.local(pretend={{"{kind}": {each}}})'
+    in_python = f'with dljob.local(pretend={{"{kind}": {per_raylet}}})'
+    return f"dljob run FILE --pretend {kind}={per_raylet}, or in Python: {in_python}"
 
 
 def _check_devices(
-    groups: Sequence[MachineGroup], pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]
+    groups: Sequence[MachineGroup], pretend: Mapping[str, int], real_devices: Mapping[str, tuple[str, ...]]
 ) -> None:
     """Check that there are as many devices as the nodes need."""
-    wanted: dict[str, int] = {}
+    needed: dict[str, int] = {}
     for group in groups:
         for kind, amount in group.resources:
             if kind in _NOT_DEVICES:
                 continue
             # Rounded up: a raylet holds whole devices.
-            each = -(-amount // GRAIN)
-            if kind in pretend and each > pretend[kind]:
+            per_node = -(-amount // GRAIN)
+            if kind in pretend and per_node > pretend[kind]:
                 raise PlacementError(
-                    f"a node of group {group.name!r} has {each} {kind}, --pretend declares {pretend[kind]} per raylet",
-                    hint=_how_to_pretend(kind, each),
+                    f"a node of group {group.name!r} has {per_node} {kind},"
+                    f" --pretend declares {pretend[kind]} per raylet",
+                    hint=_how_to_pretend(kind, per_node),
                 )
             if kind not in pretend:
-                wanted[kind] = wanted.get(kind, 0) + each * group.replicas
-    for kind, total in sorted(wanted.items()):
-        have = len(here.get(kind, ()))
+                needed[kind] = needed.get(kind, 0) + per_node * group.replicas
+    for kind, total in sorted(needed.items()):
+        have = len(real_devices.get(kind, ()))
         if total > have:
-            each = max(-(-dict(g.resources).get(kind, 0) // GRAIN) for g in groups)
+            per_node = max(-(-dict(g.resources).get(kind, 0) // GRAIN) for g in groups)
             raise PlacementError(
                 f"the plan's nodes have {total} {kind} in all, this machine has {have}: {total - have} are missing",
-                hint=f"to try it without the devices, declare them per raylet: {_how_to_pretend(kind, each)}",
+                hint=f"to try it without the devices, declare them per raylet: {_how_to_pretend(kind, per_node)}",
             )
 
 
-def _node(group: MachineGroup, index: int, pretend: Mapping[str, int], left: dict[str, list[str]]) -> EmbeddedNode:
-    """Lay out one node of a group, and take its real devices out of `left`."""
+def _node(
+    group: MachineGroup, index: int, pretend: Mapping[str, int], free_devices: dict[str, list[str]]
+) -> EmbeddedNode:
+    """Lay out one node of a group, and take its real devices out of `free_devices`."""
     resources = _resources(group, pretend)
     visible: dict[str, str] = {}
     pretended: list[str] = []
@@ -252,8 +264,11 @@ def _node(group: MachineGroup, index: int, pretend: Mapping[str, int], left: dic
         if kind in pretend:
             pretended += filter(None, [_visible(kind)])
         elif kind in VISIBLE:
-            own, left[kind] = left[kind][: int(resources[kind])], left[kind][int(resources[kind]) :]
-            visible[_visible(kind)] = ",".join(own)
+            node_devices, free_devices[kind] = (
+                free_devices[kind][: int(resources[kind])],
+                free_devices[kind][int(resources[kind]) :],
+            )
+            visible[_visible(kind)] = ",".join(node_devices)
     return EmbeddedNode(f"{group.name}-{index}", resources, dict(group.labels), visible, tuple(pretended))
 
 
@@ -346,18 +361,18 @@ def scratch_folder() -> Path:
     """
     # The longest path of a socket that Ray makes in the folder.
     longest = len(os.fsencode("/dlj-xxxxxxxx/n99/plasma"))
-    why: list[str] = []
+    problems: list[str] = []
     for parent in map(str, scratch_places()):
         if len(os.fsencode(parent)) + longest > SOCKET_PATH_MAX:
-            why.append(f"{parent}: too long for the path of a socket")
+            problems.append(f"{parent}: too long for the path of a socket")
             continue
         try:
             if (free := shutil.disk_usage(parent).free) < SCRATCH_BYTES:
-                why.append(f"{parent}: {free >> 20} MiB are free, {SCRATCH_BYTES >> 20} are needed")
+                problems.append(f"{parent}: {free >> 20} MiB are free, {SCRATCH_BYTES >> 20} are needed")
                 continue
             return Path(tempfile.mkdtemp(prefix="dlj-", dir=parent))
         except OSError as error:
-            why.append(f"{parent}: {error.strerror}")
+            problems.append(f"{parent}: {error.strerror}")
     raise UnreachableError(
-        f"no folder for Ray's files: {'; '.join(why)}", hint="set TMPDIR to a short path that you may write to"
+        f"no folder for Ray's files: {'; '.join(problems)}", hint="set TMPDIR to a short path that you may write to"
     )

@@ -48,10 +48,10 @@ def names(uid: str, keys: Sequence[str]) -> tuple[str, str]:
 
 async def announce(kv: KeyValue, uid: str, epoch: int, number: int) -> None:
     """Announce the master of an epoch; drop the keys of earlier ones."""
-    own = f"{_prefix(uid)}{epoch:09d}/{number}"
-    await kv.put(own, b"1")
+    own_key = f"{_prefix(uid)}{epoch:09d}/{number}"
+    await kv.put(own_key, b"1")
     for key in await kv.keys(_prefix(uid)):
-        if key < own:
+        if key < own_key:
             await kv.delete(key)
 
 
@@ -64,9 +64,9 @@ async def find_commander(backend: Backend, uid: str) -> ActorRef | None:
         ActorLostError: The backend cannot tell at present.
     """
     keys = await backend.kv.keys(_prefix(uid))
-    first, other = names(uid, keys)
-    found = await backend.lookup(first)
-    return found if found is not None or not keys else await backend.lookup(other)
+    first, second = names(uid, keys)
+    first_ref = await backend.lookup(first)
+    return first_ref if first_ref is not None or not keys else await backend.lookup(second)
 
 
 async def call_commander(backend: Backend, ref: ActorRef, uid: str, method: str, *args: Any) -> Any:
@@ -115,16 +115,16 @@ def find_master(job: JobInfo) -> Any:
     from dljob.ray_private import kv_keys
 
     keys = sorted(key.decode() for key in kv_keys(_prefix(job.uid), namespace=job.namespace))
-    first, other = names(job.uid, keys)
+    first, second = names(job.uid, keys)
     with suppress(ValueError):  # it was ended for good, and the other one takes over
         return ray.get_actor(first, job.namespace)
-    return ray.get_actor(other, job.namespace)
+    return ray.get_actor(second, job.namespace)
 
 
 async def clear(backend: Backend, uid: str, keep: Sequence[str] = ()) -> None:
     """Kill a job's actors but those of these names, then release its reservations, where no master can sweep."""
     for name in await backend.actors(f"{uid[:8]}/"):
-        if name not in keep and (left := await backend.lookup(name)) is not None:
-            await backend.kill(left)
+        if name not in keep and (actor_ref := await backend.lookup(name)) is not None:
+            await backend.kill(actor_ref)
     for name in await backend.reservations(f"{uid[:8]}/"):
         await backend.release(name)

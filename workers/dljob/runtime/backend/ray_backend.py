@@ -75,15 +75,15 @@ def amounts(resources: Resources) -> dict[str, float]:
 
 def actor_options(resources: Resources) -> dict[str, Any]:
     """Convert resources to the options of an actor; CPU, GPU and memory have options of their own."""
-    wanted = amounts(resources)
+    asked_amounts = amounts(resources)
     # 0 and not Ray's default, by which an actor takes a CPU while it is placed.
-    options: dict[str, Any] = {"num_cpus": wanted.pop("CPU", 0)}
-    if "GPU" in wanted:
-        options["num_gpus"] = wanted.pop("GPU")
-    if "memory" in wanted:
-        options["memory"] = wanted.pop("memory")
-    if wanted:
-        options["resources"] = wanted
+    options: dict[str, Any] = {"num_cpus": asked_amounts.pop("CPU", 0)}
+    if "GPU" in asked_amounts:
+        options["num_gpus"] = asked_amounts.pop("GPU")
+    if "memory" in asked_amounts:
+        options["memory"] = asked_amounts.pop("memory")
+    if asked_amounts:
+        options["resources"] = asked_amounts
     return options
 
 
@@ -115,7 +115,7 @@ class RayBackend:
 
     # -- nodes
 
-    def here(self) -> str:
+    def own_node(self) -> str:
         """Return the node of this process."""
         return ray.get_runtime_context().get_node_id()
 
@@ -141,12 +141,12 @@ class RayBackend:
         group = await self._existing(name)
         if group is None:
             group = await self._reserving.make(name, self._create_group, unit, node, name)
-        why = await self._wait_group(group, deadline_s)
-        if why:
+        problem = await self._wait_group(group, deadline_s)
+        if problem:
             # A pending group would otherwise be created later, when the job does not want it any more.
             await self.release(name)
             raise ReservationRefusedError(
-                f"unit {unit.name} could not be reserved on {self._tables.name_of(node)}: {why}"
+                f"unit {unit.name} could not be reserved on {self._tables.name_of(node)}: {problem}"
             )
 
     async def _existing(self, name: str) -> PlacementGroup | None:
@@ -199,11 +199,11 @@ class RayBackend:
             row = await self._thread(self._tables.group_by_id, group)
             if row["state"] == "CREATED":
                 return ""
-            why = _why_not(row)
+            problem = _why_not(row)
             # RESCHEDULING: the group lost its node, and is pinned to it.
-            if loop.time() >= end or row["state"] in {"REMOVED", "RESCHEDULING"} or "INFEASIBLE" in why:
+            if loop.time() >= end or row["state"] in {"REMOVED", "RESCHEDULING"} or "INFEASIBLE" in problem:
                 ready.cancel()
-                return why
+                return problem
 
     async def release(self, name: str) -> None:
         """Remove the placement group; Ray ends everything in it."""
@@ -266,9 +266,9 @@ class RayBackend:
         if spec.cls not in self._exported:
             with self._exporting:
                 if spec.cls not in self._exported:
-                    made = self._remote(spec, options)
+                    actor_class = self._remote(spec, options)
                     self._exported.add(spec.cls)
-                    return made
+                    return actor_class
         return self._remote(spec, options)
 
     def _remote(self, spec: ActorSpec, options: dict[str, Any]) -> Any:
@@ -323,11 +323,13 @@ class RayBackend:
     async def _actor_lost_error(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
         """Return an ActorLostError that says whether the actor's node is gone, too."""
         # A raylet that reports a death is alive, which spares a look at the node.
-        if isinstance(error, ActorDiedError) and any(told in str(error) for told in TOLD_BY_RAYLET):
+        if isinstance(error, ActorDiedError) and any(phrase in str(error) for phrase in TOLD_BY_RAYLET):
             return ActorLostError(_first_lines(error))
         node = await self._thread(self._tables.node_of, ref.native)
-        gone = bool(node) and not await self._thread(self._is_node_alive, node)
-        return ActorLostError(_first_lines(error), node_lost=gone, certain=gone or isinstance(error, ActorDiedError))
+        is_node_gone = bool(node) and not await self._thread(self._is_node_alive, node)
+        return ActorLostError(
+            _first_lines(error), node_lost=is_node_gone, certain=is_node_gone or isinstance(error, ActorDiedError)
+        )
 
     def _is_node_alive(self, node: str) -> bool:
         row = next((row for row in self._tables.live_nodes() if row["NodeID"] == node), None)
@@ -381,11 +383,11 @@ def _raylet_listens(row: Mapping[str, Any]) -> bool:
 
 def _why_not(row: Mapping[str, Any]) -> str:
     state = row["stats"]["scheduling_state"]
-    said = {
+    state_texts = {
         "NO_RESOURCES": "the node has no room for it now (NO_RESOURCES)",
         "INFEASIBLE": "the node is gone or can never hold it (INFEASIBLE)",
     }
-    return said.get(state, f"its placement group is {row['state']}, {state}")
+    return state_texts.get(state, f"its placement group is {row['state']}, {state}")
 
 
 def _first_lines(error: BaseException) -> str:

@@ -50,7 +50,7 @@ def owner(job: JobInfo, role: str, rank: int, incarnation: int = 0) -> str:
     return f"{job.uid}/{role}/{rank}/" + (f"{job.attempt}.{incarnation}" if incarnation else "")
 
 
-def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
+def environment(job: JobInfo, address: str, owner_name: str) -> dict[str, str]:
     """Return the variables by which `ray.init()` and `ray.init("auto")` join the job's Ray as this rank's driver.
 
     The token is inherited. A runtime environment given in the script wins over this one. A driver that names no
@@ -58,12 +58,12 @@ def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
     """
     # A Ray of loopback alone, as `dljob run` starts it: Ray would look for it at this machine's address in the network,
     # unless it is told that there are no other machines.
-    alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if address.startswith(LOOPBACK) else {}
+    single_machine = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if address.startswith(LOOPBACK) else {}
     return {
-        **alone,
+        **single_machine,
         "RAY_ADDRESS": address,
         "RAY_NAMESPACE": f"{job.name}-{job.uid[:8]}",
-        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"metadata": {OWNER: mine}}),
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"metadata": {OWNER: owner_name}}),
         # Without it Ray refuses a script's own runtime environment that differs from this one.
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
     }
@@ -131,9 +131,9 @@ def pending_groups(prefix: str) -> tuple[AskedGroup, ...]:
         for id_, row in sorted(waiting.items())
         if (job := id_[-JOB_ID_DIGITS:]) in owners
     )
-    own = [row for row in actors if row.job_id.hex() in owners]
+    owned_actors = [row for row in actors if row.job_id.hex() in owners]
     return groups + alike(
-        [(_rank_of(owners[row.job_id.hex()]), row) for row in own], _demands() if own else frozenset()
+        [(_rank_of(owners[row.job_id.hex()]), row) for row in owned_actors], _demands() if owned_actors else frozenset()
     )
 
 
@@ -173,16 +173,16 @@ def _tasks(count: int) -> str:
 
 def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> tuple[AskedGroup, ...]:
     """Return the actors, given as (owner, row of the GCS), without room; those of equal resources become one entry."""
-    found: dict[tuple[str, Resources], list[str]] = {}
+    names_by_demand: dict[tuple[str, Resources], list[str]] = {}
     for owner_, row in actors:
         # An actor that names no resources still needs room for what it takes while it is placed.
         wants = _amounts(row.required_resources) or _amounts(PLACED)
         # Only those without room: an actor may also wait for its process to start, which passes by itself.
         if wants in demands:
-            found.setdefault((owner_, wants), []).append(row.name or row.class_name)
+            names_by_demand.setdefault((owner_, wants), []).append(row.name or row.class_name)
     return tuple(
         AskedGroup(f"{owner_} {wants}", _first(sorted(names)), owner_, "PACK", (wants,) * len(names), "actor")
-        for (owner_, wants), names in sorted(found.items())
+        for (owner_, wants), names in sorted(names_by_demand.items())
     )
 
 
@@ -201,8 +201,8 @@ def _bundles(bundles: Mapping[int, Mapping[str, float]]) -> tuple[Resources, ...
     return tuple(_amounts(bundle) for _, bundle in sorted(bundles.items()))
 
 
-def _amounts(wanted: Mapping[str, float]) -> Resources:
-    return tuple(sorted((name, round(much * GRAIN)) for name, much in wanted.items() if not name.startswith(HIDDEN)))
+def _amounts(resources: Mapping[str, float]) -> Resources:
+    return tuple(sorted((name, round(much * GRAIN)) for name, much in resources.items() if not name.startswith(HIDDEN)))
 
 
 def _jobs(prefix: str) -> dict[str, bool]:
@@ -231,11 +231,11 @@ def lost_first(dead: Iterable[Any]) -> str:
     Empty: none did, or one whose constructor raised was before it, which the driver's own error tells.
     """
     # A framework's driver ends with the ActorDiedError of whichever actor it asked next.
-    lost = [(row.end_time, row, said) for row in dead if (said := _died_of(row.death_cause)) is not None]
+    lost = [(row.end_time, row, death_text) for row in dead if (death_text := _died_of(row.death_cause)) is not None]
     if not lost:
         return ""
-    _, row, said = min(lost, key=lambda one: one[0])
-    return said and f"its actor {row.name or row.class_name} (pid {row.pid}) was lost first: {said}"
+    _, row, death_text = min(lost, key=lambda dead_actor: dead_actor[0])
+    return death_text and f"its actor {row.name or row.class_name} (pid {row.pid}) was lost first: {death_text}"
 
 
 def _died_of(cause: Any) -> str | None:
@@ -256,14 +256,14 @@ def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:
         What there was, and what was still there after `within_s`, in words; empty: nothing.
     """
     end = time.monotonic() + within_s
-    found = left = left_objects(prefix)
+    first_objects = remaining_objects = left_objects(prefix)
     # Repeated: a driver that still runs may create more, and the GCS removes asynchronously.
-    while left and time.monotonic() < end:
-        if left.actors:
+    while remaining_objects and time.monotonic() < end:
+        if remaining_objects.actors:
             # By the GCS itself: anonymous actors have no handle that could be asked for.
-            ray_private.end_actors(id_ for id_, _ in left.actors)
-        for id_, _ in left.groups:
+            ray_private.end_actors(id_ for id_, _ in remaining_objects.actors)
+        for id_, _ in remaining_objects.groups:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(id_)))
         time.sleep(LOOK_S)
-        left = left_objects(prefix)
-    return found.words(), left.words()
+        remaining_objects = left_objects(prefix)
+    return first_objects.words(), remaining_objects.words()

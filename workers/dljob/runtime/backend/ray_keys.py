@@ -35,5 +35,5 @@ class RayKeyValue:
 
     async def keys(self, prefix: str) -> tuple[str, ...]:
         """Return all keys with this prefix, sorted."""
-        found: list[bytes] = await self._thread(ray_private.kv_keys, prefix, namespace=NAMESPACE)
-        return tuple(sorted(key.decode() for key in found))
+        raw_keys: list[bytes] = await self._thread(ray_private.kv_keys, prefix, namespace=NAMESPACE)
+        return tuple(sorted(key.decode() for key in raw_keys))

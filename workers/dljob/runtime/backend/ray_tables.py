@@ -64,14 +64,14 @@ class RayTables:
         Raylets report with a delay, and groups do not count what actors outside of them hold.
         """
         node_rows, reported = list(rows), ray_private.free_by_node()
-        held, going = self._held_resources(), ray_private.draining_nodes()
+        held_by_node, going = self._held_resources(), ray_private.draining_nodes()
         self._learn_pods({row["NodeID"] for row in node_rows})
-        made = [
-            _view(row, reported.get(node, {}), held.get(node, {}), going.get(node), self._pods.get(node, ""))
+        node_views = [
+            _view(row, reported.get(node, {}), held_by_node.get(node, {}), going.get(node), self._pods.get(node, ""))
             for row in node_rows
             for node in [row["NodeID"]]
         ]
-        return tuple(sorted(made, key=lambda view: view.id))
+        return tuple(sorted(node_views, key=lambda view: view.id))
 
     def name_of(self, node: str) -> str:
         """Return the name of a node's pod, or else the beginning of Ray's id."""
@@ -86,13 +86,13 @@ class RayTables:
 
     def _held_resources(self) -> dict[str, dict[str, Amount]]:
         """Return node -> resources held by created groups: the GCS's table is exact at once, raylets report later."""
-        held: dict[str, dict[str, Amount]] = {}
+        held_by_node: dict[str, dict[str, Amount]] = {}
         for row in self.groups():
             for index, bundle in row["bundles"].items():
-                node = held.setdefault(row["bundles_to_node_id"][index], {})
+                node = held_by_node.setdefault(row["bundles_to_node_id"][index], {})
                 for name, amount in bundle.items():
                     node[name] = node.get(name, 0) + _grain(amount)
-        return held
+        return held_by_node
 
 
 def _grain(amount: float) -> Amount:
@@ -102,7 +102,7 @@ def _grain(amount: float) -> Amount:
 def _view(
     row: Mapping[str, Any],
     reported: Mapping[str, float],
-    held: Mapping[str, Amount],
+    held_amounts: Mapping[str, Amount],
     going: int | None,
     pod: str = "",
 ) -> NodeView:
@@ -112,7 +112,7 @@ def _view(
     over = _uncounted_cpus(total, labels)
     total = {name: amount - over.get(name, 0) for name, amount in total.items()}
     free = {
-        name: max(0, min(_grain(reported.get(name, 0.0)) - over.get(name, 0), amount - held.get(name, 0)))
+        name: max(0, min(_grain(reported.get(name, 0.0)) - over.get(name, 0), amount - held_amounts.get(name, 0)))
         for name, amount in total.items()
     }
     return NodeView(
@@ -132,8 +132,8 @@ def _view(
 def _uncounted_cpus(total: Mapping[str, Amount], labels: Mapping[str, str]) -> dict[str, Amount]:
     """Return the CPUs that Ray offers beyond the machine's real fraction: Ray counts whole CPUs, the plan fractions."""
     counted = labels.get(CPU_LABEL, "")
-    there = total.get("CPU", 0)
-    return {"CPU": max(0, there - parse_cpu(counted))} if re.fullmatch(CPU_PATTERN, counted) else {}
+    offered = total.get("CPU", 0)
+    return {"CPU": max(0, offered - parse_cpu(counted))} if re.fullmatch(CPU_PATTERN, counted) else {}
 
 
 def _is_own(name: str) -> bool:

@@ -25,6 +25,6 @@ def local(manifest: DLJobManifest) -> DLJobManifest:
     """
     admit(manifest, NAME, LOCAL, hint=UNSUPPORTED_HINT)
     data = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
-    own = manifest.spec.backend
-    data["spec"]["backend"] = {"name": NAME, "options": {**(own.options if own else {}), "localMode": True}}
+    backend = manifest.spec.backend
+    data["spec"]["backend"] = {"name": NAME, "options": {**(backend.options if backend else {}), "localMode": True}}
     return parse(data)

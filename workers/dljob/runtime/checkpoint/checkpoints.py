@@ -75,7 +75,7 @@ class Checkpoints:
         begun, client, failure = time.monotonic(), self._own_client(), ""
         servers = servers_of(os.environ.get(TF_CONFIG, ""))
         beside: dict[str, Any] = {SERVERS: servers} if servers else {}
-        if number := self._part.due(client):
+        if number := self._part.find_due_cut(client):
             more, failure = self._part.begin(number)
             beside |= more
         if beside:

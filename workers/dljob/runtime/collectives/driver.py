@@ -50,13 +50,13 @@ class _Late(importlib.abc.MetaPathFinder):
         """Return the module's spec with a loader that registers as well; None for all other modules."""
         if fullname != RAYS:
             return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is not None and found.loader is not None:
-            loader: Any = found.loader
-            whole = loader.exec_module
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            exec_module = loader.exec_module
 
             def then(module: ModuleType) -> None:
-                whole(module)
+                exec_module(module)
                 # Once is enough, and hooks slow down every later import.
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
@@ -64,7 +64,7 @@ class _Late(importlib.abc.MetaPathFinder):
                     _register(backends)
 
             loader.exec_module = then
-        return found
+        return spec
 
 
 def _register(backends: Mapping[str, str]) -> None:

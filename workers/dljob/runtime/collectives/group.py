@@ -92,8 +92,8 @@ class CollectiveGroup:
     @property
     def whole(self) -> bool:
         """Whether no member is known to be lost or to have ended, and no operation was broken off."""
-        gone = self._watch.lost.is_set() or self._watch.ended
-        return self._group is not None and not gone and not self._runner.broken
+        has_lost_members = self._watch.lost.is_set() or self._watch.ended
+        return self._group is not None and not has_lost_members and not self._runner.broken
 
     @property
     def device(self) -> str:
@@ -137,17 +137,17 @@ class CollectiveGroup:
             raise UsageError(
                 f"reducescatter: {counted(len(parts), 'part')} for {self.world_size} members of group {self.name}"
             )
-        made = _like(parts[0])
-        self._run("reducescatter", [made], [list(parts)], self._options("ReduceScatterOptions", reduceOp=op))
-        return made
+        result = _like(parts[0])
+        self._run("reducescatter", [result], [list(parts)], self._options("ReduceScatterOptions", reduceOp=op))
+        return result
 
     def send(self, tensor: Any, dst: int) -> None:
         """Send `tensor` to the member `dst`, which must receive it."""
-        self._run("send", [tensor], self._options("SendOptions", dst_rank=self._other(dst)))
+        self._run("send", [tensor], self._options("SendOptions", dst_rank=self._other_member(dst)))
 
     def recv(self, tensor: Any, src: int) -> None:
         """Receive into `tensor` what the member `src` sends."""
-        self._run("recv", [tensor], self._options("RecvOptions", src_rank=self._other(src)))
+        self._run("recv", [tensor], self._options("RecvOptions", src_rank=self._other_member(src)))
 
     def barrier(self) -> None:
         """Wait until all members are here."""
@@ -188,22 +188,22 @@ class CollectiveGroup:
 
     def _make(self, rendezvous: RendezvousClient) -> bool:
         """Form the group with the other members; False if one of them was lost meanwhile."""
-        made = self._assembly = rendezvous.assembly()
+        assembly = self._assembly = rendezvous.assembly()
         # The first member hosts the store; its address is the offer that the others wait for.
-        ours = getattr(self._cls, "has_store", False)
-        offer = self._opened() if ours and made.place == 0 else ""
-        address = rendezvous.meet(made, offer)
+        has_own_store = getattr(self._cls, "has_store", False)
+        offer = self._opened() if has_own_store and assembly.place == 0 else ""
+        address = rendezvous.meet(assembly, offer)
         if address is None:
             return False
         # All have met, so all count this round, whether or not the group is formed.
-        _rounds[self.name, made.epoch] = made.round
-        if ours:
+        _rounds[self.name, assembly.epoch] = assembly.round
+        if has_own_store:
             self._meeting = _meet(self.full_name, address, self._spec.timeout_s)
         # From here on losses are watched: the constructor of the backend waits for all members, too.
         abortable = hasattr(self._cls, "abort")
-        self._watch = MemberLossWatch(rendezvous, made, offer, self._break_off)
+        self._watch = MemberLossWatch(rendezvous, assembly, offer, self._break_off)
         self._runner = OperationRunner(
-            self.name, made.epoch, self._watch, abortable=abortable, recreate=self._spec.recreate
+            self.name, assembly.epoch, self._watch, abortable=abortable, recreate=self._spec.recreate
         )
         try:
             self._runner.run(f"CollectiveGroup({self.name!r})", self._create)
@@ -249,14 +249,14 @@ class CollectiveGroup:
 
     # -- operations
 
-    def _run(self, what: str, *arguments: Any) -> None:
+    def _run(self, operation_name: str, *arguments: Any) -> None:
         group = self._group  # read once: another thread may close the group meanwhile, as after a loss
         try:
             if group is None:
-                self._runner.check(what)
-                raise UsageError(f"{what}: group {self.name} (epoch {self.epoch}) is closed")
-            operation: Callable[..., None] = getattr(group, what)
-            self._runner.run(what, partial(operation, *arguments))
+                self._runner.check(operation_name)
+                raise UsageError(f"{operation_name}: group {self.name} (epoch {self.epoch}) is closed")
+            operation: Callable[..., None] = getattr(group, operation_name)
+            self._runner.run(operation_name, partial(operation, *arguments))
         except CollectiveAbortedError as error:
             raise self._remembered(error) from error.__cause__
 
@@ -270,21 +270,21 @@ class CollectiveGroup:
         """Return Ray's options as an object of our own; Ray sets them on the class, which all threads share."""
         from ray.util.collective import types
 
-        made = getattr(types, kind)()
+        options = getattr(types, kind)()
         for key, value in values.items():
             if key == "reduceOp":
                 if str(value).upper() not in types.ReduceOp.__members__:
                     raise UsageError(f"op={value!r}: wanted one of sum, product, min, max")
                 value = types.ReduceOp[str(value).upper()]  # noqa: PLW2901
-            setattr(made, key, value)
-        return made
+            setattr(options, key, value)
+        return options
 
     def _number(self, place: int) -> int:
         if not 0 <= place < self.world_size:
             raise UsageError(f"group {self.name} has members 0 to {self.world_size - 1}, not {place}")
         return place
 
-    def _other(self, place: int) -> int:
+    def _other_member(self, place: int) -> int:
         if self._number(place) == self.rank:
             raise UsageError(f"group {self.name}: member {place} is this one")
         return place
@@ -292,14 +292,16 @@ class CollectiveGroup:
 
 def group_spec(name: str, known: Table, context: WorkerContext) -> Group:
     """Return a group of the spec. Raises UsageError if there is none, or if this rank's role is not in it."""
-    found = known.groups.get(name)
-    if found is None:
-        there = ", ".join(sorted(known.groups)) or "none"
-        raise UsageError(f"CollectiveGroup({name!r}): no such group", hint=f"spec.collectives.groups has: {there}")
-    if context.role not in found.roles:
-        hint = f"its roles are {', '.join(found.roles)} (spec.collectives.groups)"
+    group = known.groups.get(name)
+    if group is None:
+        group_names = ", ".join(sorted(known.groups)) or "none"
+        raise UsageError(
+            f"CollectiveGroup({name!r}): no such group", hint=f"spec.collectives.groups has: {group_names}"
+        )
+    if context.role not in group.roles:
+        hint = f"its roles are {', '.join(group.roles)} (spec.collectives.groups)"
         raise UsageError(f"CollectiveGroup({name!r}): role {context.role} is not in it", hint=hint)
-    return found
+    return group
 
 
 def _check_available(spec: Group, backend: str, cls: type[BaseGroup], context: WorkerContext) -> None:
@@ -321,8 +323,8 @@ def _asking(context: WorkerContext) -> Callable[[Mapping[str, Any]], Mapping[str
 def _meet(full_name: str, address: str, timeout_s: float) -> Any:
     from dljob.runtime.collectives.torch_groups import Meeting
 
-    made = _meetings()[full_name] = Meeting(address, timeout_s)
-    return made
+    meeting = _meetings()[full_name] = Meeting(address, timeout_s)
+    return meeting
 
 
 def _meetings() -> dict[str, Any]:

@@ -65,13 +65,13 @@ class GroupSockets:
     def shut(self, store: str = "") -> int:
         """Shut the connections of these groups, and those to a store (host:port). Returns their number."""
         loops, self._loops = self._loops.union(*(_new_loops(before) for before in tuple(self._making))), set()
-        held = [sock for loop in loops for fd, inode in _of(loop) if (sock := _ended(fd, inode)) is not None]
+        open_sockets = [sock for loop in loops for fd, inode in _of(loop) if (sock := _ended(fd, inode)) is not None]
         # Held open by the duplicates: gloo reports no error to a send whose connection is closed at once (see above).
-        if held:
-            last = threading.Timer(HOLD_S, lambda: [sock.close() for sock in held])
+        if open_sockets:
+            last = threading.Timer(HOLD_S, lambda: [sock.close() for sock in open_sockets])
             last.daemon = True
             last.start()
-        return len(held) + (sum(_shut(fd, inode) for fd, inode in _connected_to(store)) if store else 0)
+        return len(open_sockets) + (sum(_shut(fd, inode) for fd, inode in _connected_to(store)) if store else 0)
 
 
 def _new_loops(before: frozenset[Loop]) -> set[Loop]:
@@ -93,10 +93,10 @@ def _of(loop: Loop) -> list[tuple[int, int]]:
 
     The listening socket is left out: gloo ends the process when that fails.
     """
-    found = _watched(loop.fd)
+    watched = _watched(loop.fd)
     # Descriptors are reused: the epoll is the group's only if it still watches the group's listening socket.
-    mine = any(inode == loop.listener for _, inode in found)
-    return [(fd, inode) for fd, inode in found if mine and inode != loop.listener]
+    is_own_epoll = any(inode == loop.listener for _, inode in watched)
+    return [(fd, inode) for fd, inode in watched if is_own_epoll and inode != loop.listener]
 
 
 def _epolls() -> Iterator[int]:
@@ -116,12 +116,12 @@ def _watched(fd: int) -> list[tuple[int, int]]:
         lines = (_INFO / str(fd)).read_text().splitlines()
     except OSError:
         return []
-    found: list[tuple[int, int]] = []
+    files: list[tuple[int, int]] = []
     for words in (line.split() for line in lines if line.startswith("tfd:")):
         inode = next((word[4:] for word in words if word.startswith("ino:")), "")
         if inode:
-            found.append((int(words[1]), int(inode, 16)))
-    return found
+            files.append((int(words[1]), int(inode, 16)))
+    return files
 
 
 @contextlib.contextmanager
@@ -131,16 +131,16 @@ def _borrowed(fd: int, inode: int) -> Generator[socket.socket | None]:
     gloo may close the descriptor at any time, and the kernel reuse it: so it is duplicated first and checked after.
     """
     try:
-        own = os.dup(fd)
+        duplicate = os.dup(fd)
     except OSError:
         yield None
         return
     try:
-        same = os.fstat(own).st_ino == inode
-        is_blocking = os.get_blocking(own)
-        sock = socket.socket(fileno=own) if same else None
+        same = os.fstat(duplicate).st_ino == inode
+        is_blocking = os.get_blocking(duplicate)
+        sock = socket.socket(fileno=duplicate) if same else None
         # After socket.setdefaulttimeout() the new object has made torch's own socket non-blocking.
-        os.set_blocking(own, is_blocking)
+        os.set_blocking(duplicate, is_blocking)
     except OSError:
         same, sock = False, None
     try:
@@ -150,7 +150,7 @@ def _borrowed(fd: int, inode: int) -> Generator[socket.socket | None]:
         if sock is not None:
             sock.close()
         else:
-            os.close(own)
+            os.close(duplicate)
 
 
 def _listens(fd: int, inode: int) -> bool:
@@ -179,7 +179,7 @@ def _shut(fd: int, inode: int) -> bool:
 def _connected_to(address: str) -> list[tuple[int, int]]:
     """Return the sockets connected to host:port."""
     host, _, port = address.rpartition(":")
-    found: list[tuple[int, int]] = []
+    connected: list[tuple[int, int]] = []
     for entry in _FDS.iterdir():
         with contextlib.suppress(OSError, ValueError):
             target = str(entry.readlink())
@@ -187,8 +187,8 @@ def _connected_to(address: str) -> list[tuple[int, int]]:
                 inode = int(target[8:-1])
                 with _borrowed(int(entry.name), inode) as sock:
                     if sock is not None and _peer(sock) == (host, int(port)):
-                        found.append((int(entry.name), inode))
-    return found
+                        connected.append((int(entry.name), inode))
+    return connected
 
 
 def _peer(sock: socket.socket) -> tuple[str, int]:

@@ -46,20 +46,20 @@ class Assembly:
         """This member's name, as in `rollout/1`."""
         return "{}/{}".format(*self.members[self.place])
 
-    def lost_members(self, said: Mapping[str, Any]) -> dict[str, str]:
+    def lost_members(self, reply: Mapping[str, Any]) -> dict[str, str]:
         """Return lost member ("rollout/1") -> why, by comparison with PrimeMaster's answer."""
-        why = {(role, rank): text for role, rank, text in said["absent"]}
-        now = {(role, rank): incarnation for role, rank, incarnation in said["members"]}
-        found: dict[str, str] = {}
+        absence_reasons = {(role, rank): text for role, rank, text in reply["absent"]}
+        now = {(role, rank): incarnation for role, rank, incarnation in reply["members"]}
+        lost: dict[str, str] = {}
         for role, rank, incarnation in self.members:
-            if (role, rank) in why:
-                found[f"{role}/{rank}"] = why[role, rank]
+            if (role, rank) in absence_reasons:
+                lost[f"{role}/{rank}"] = absence_reasons[role, rank]
             elif (role, rank) not in now:
-                found[f"{role}/{rank}"] = "is no rank of its role any more"
+                lost[f"{role}/{rank}"] = "is no rank of its role any more"
             # The rank is there, but its process is another one, which knows nothing of this group.
             elif now[role, rank] != incarnation:
-                found[f"{role}/{rank}"] = "was started again"
-        return found
+                lost[f"{role}/{rank}"] = "was started again"
+        return lost
 
 
 class RendezvousClient:
@@ -80,16 +80,18 @@ class RendezvousClient:
             CollectiveError: The group can never be formed again, or not by this process; the message says why.
             DeadlineError: The deadline passed; the message says who was missing.
         """
-        said: Mapping[str, Any] = {}
+        reply: Mapping[str, Any] = {}
         while True:
-            self._in_time(said)
-            said = self.question(0, 0)
-            if "over" in said:
-                raise CollectiveError(f"group {self.group}: {said['over']}")
+            self._in_time(reply)
+            reply = self.question(0, 0)
+            if "over" in reply:
+                raise CollectiveError(f"group {self.group}: {reply['over']}")
             # Members without a process yet are absent: the group cannot be formed before they have one.
-            if "members" in said and not said["absent"]:
+            if "members" in reply and not reply["absent"]:
                 break
-        members = tuple((str(role), int(rank), int(own)) for role, rank, own in said["members"])
+        members = tuple(
+            (str(role), int(rank), int(incarnation_text)) for role, rank, incarnation_text in reply["members"]
+        )
         # PrimeMaster knew this process when the request came, and answered it up to 20 s later.
         if self._me not in members:
             role, rank, incarnation = self._me
@@ -98,19 +100,19 @@ class RendezvousClient:
                 f"{incarnation} it is, was started again or removed",
                 hint="a process that was replaced cannot form the group: let this error end it",
             )
-        epoch = int(said["epoch"])
-        return Assembly(str(said["job"]), epoch, self._rounds(epoch), members, members.index(self._me))
+        epoch = int(reply["epoch"])
+        return Assembly(str(reply["job"]), epoch, self._rounds(epoch), members, members.index(self._me))
 
-    def meet(self, made: Assembly, offer: str) -> str | None:
+    def meet(self, assembly: Assembly, offer: str) -> str | None:
         """Wait until all members have arrived; return the first one's `offer` (its store). None: the group changed."""
-        said: Mapping[str, Any] = {}
-        while "offer" not in said:
-            self._in_time(said)
-            said = self.question(made.epoch, made.round, offer)
+        reply: Mapping[str, Any] = {}
+        while "offer" not in reply:
+            self._in_time(reply)
+            reply = self.question(assembly.epoch, assembly.round, offer)
             # An answer with members instead of the offer: the group has changed meanwhile.
-            if "members" in said or "over" in said:
+            if "members" in reply or "over" in reply:
                 return None
-        return str(said["offer"])
+        return str(reply["offer"])
 
     def question(
         self, epoch: int, number: int, offer: str = "", *, met: bool = False, busy: bool = False
@@ -124,14 +126,16 @@ class RendezvousClient:
             time.sleep(AGAIN_S)
             return {"away": error.message}
 
-    def _in_time(self, said: Mapping[str, Any]) -> None:
+    def _in_time(self, reply: Mapping[str, Any]) -> None:
         # Checked before each request, so that the last answer, which names the missing members, is in the error.
         if time.monotonic() < self._deadline:
             return
-        absent = [f"{role}/{rank} {why}" for role, rank, why in said.get("absent", ())]
-        missing = [f"{each} has not called CollectiveGroup({self.group!r})" for each in said.get("missing", ())]
+        absent = [f"{role}/{rank} {reason}" for role, rank, reason in reply.get("absent", ())]
+        missing = [
+            f"{member_name} has not called CollectiveGroup({self.group!r})" for member_name in reply.get("missing", ())
+        ]
         waits = ", ".join([*absent, *missing][:8]) or str(
-            said.get("away", "PrimeMaster did not say which members are missing")
+            reply.get("away", "PrimeMaster did not say which members are missing")
         )
         raise DeadlineError(
             f"group {self.group} was not formed in time: {waits}",
@@ -146,7 +150,9 @@ class MemberLossWatch:
     operations of its other threads are not disturbed.
     """
 
-    def __init__(self, rendezvous: RendezvousClient, made: Assembly, offer: str, break_off: Callable[[], None]) -> None:
+    def __init__(
+        self, rendezvous: RendezvousClient, assembly: Assembly, offer: str, break_off: Callable[[], None]
+    ) -> None:
         self.lost = threading.Event()
         self.lost_members: dict[str, str] = {}
         self.end_reason = ""
@@ -160,7 +166,7 @@ class MemberLossWatch:
         self._failure = ""
         """The error of the last request that failed, which is logged once."""
         self._break_off = break_off
-        self._question = rendezvous, made, offer
+        self._question = rendezvous, assembly, offer
         threading.Thread(target=self._run, name="dljob-collective-watch", daemon=True).start()
 
     def close(self) -> None:
@@ -180,15 +186,15 @@ class MemberLossWatch:
 
     def _run(self) -> None:
         """Ask PrimeMaster in a long poll, each time whether a member is lost, until one is."""
-        told = False
+        all_ended = False
         while not self._closed.is_set():
-            said = self._ask(busy=told and bool(self._works))
-            if "over" in said:
-                self.end_reason, self.ended = str(said["over"]), False
+            reply = self._ask(busy=all_ended and bool(self._works))
+            if "over" in reply:
+                self.end_reason, self.ended = str(reply["over"]), False
             # PrimeMaster is away, or its long poll ended without news: neither says anything of the members.
-            elif "members" not in said:
+            elif "members" not in reply:
                 continue
-            elif told := self._bears(said):
+            elif all_ended := self._bears(reply):
                 self._rest()
                 continue
             self.lost.set()
@@ -199,9 +205,9 @@ class MemberLossWatch:
 
     def _ask(self, *, busy: bool) -> Mapping[str, Any]:
         """Send one request. Whatever it raises counts as an absence of PrimeMaster: this watch must not end of it."""
-        rendezvous, made, offer = self._question
+        rendezvous, assembly, offer = self._question
         try:
-            return rendezvous.question(made.epoch, made.round, offer, met=True, busy=busy)
+            return rendezvous.question(assembly.epoch, assembly.round, offer, met=True, busy=busy)
         except Exception as error:  # noqa: BLE001 - an error of PrimeMaster's own, or of the thread that carries calls
             if repr(error) != self._failure:
                 self._failure = repr(error)
@@ -211,18 +217,18 @@ class MemberLossWatch:
             self._closed.wait(AGAIN_S)
             return {"away": str(error)}
 
-    def _bears(self, said: Mapping[str, Any]) -> bool:
+    def _bears(self, reply: Mapping[str, Any]) -> bool:
         """Whether operations may go on although a member is absent."""
-        made, now = self._question[1], time.monotonic()
-        who, ended = made.lost_members(said), bool(said["ended"]) and said["epoch"] == made.epoch
-        if ended and who.pop(made.me, "") and not who:
+        assembly, now = self._question[1], time.monotonic()
+        lost_members, ended = assembly.lost_members(reply), bool(reply["ended"]) and reply["epoch"] == assembly.epoch
+        if ended and lost_members.pop(assembly.me, "") and not lost_members:
             return True  # this member's own run() returned: its other threads have lost no member
         # The grace counts from when exactly these members were known to have ended.
-        if not self.ended or self.lost_members != who:
+        if not self.ended or self.lost_members != lost_members:
             self._ended_since = now
-        self.lost_members, self.end_reason, self.ended = who, str(said["why"]), ended
+        self.lost_members, self.end_reason, self.ended = lost_members, str(reply["why"]), ended
         waits = now - max(self._ended_since, min([*self._works.values()], default=now))
-        busy = any(f"{role}/{rank}" in who for role, rank in said.get("busy", ()))
+        busy = any(f"{role}/{rank}" in lost_members for role, rank in reply.get("busy", ()))
         return ended and (busy or waits < ENDED_GRACE_S)
 
     def _rest(self) -> None:
@@ -232,15 +238,17 @@ class MemberLossWatch:
         while not self._works and not self._closed.wait(LOOK_S):
             pass
 
-    def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
-        """Return the error for this member's threads in `what`, an operation; `recreate`: the group may form again."""
+    def error(self, group: str, operation: str, *, recreate: bool) -> CollectiveAbortedError:
+        """Return the error for this member's threads in an operation; `recreate`: the group may form again."""
         epoch = self._question[1].epoch
-        whom = ", ".join(f"{name} {why}" for name, why in list(self.lost_members.items())[:8]) or self.end_reason
+        lost_text = (
+            ", ".join(f"{name} {reason}" for name, reason in list(self.lost_members.items())[:8]) or self.end_reason
+        )
         again = f'CollectiveGroup("{group}") makes it anew once its members are back; then load what they agree on'
         never = "onRestart is Fail: let this error end the rank; new processes make the group"
         hint = "members that ended well do not come back, so the group cannot be formed again" if self.ended else ""
         return CollectiveAbortedError(
-            f"{what}: group {group} (epoch {epoch}) is broken: {whom}",
+            f"{operation}: group {group} (epoch {epoch}) is broken: {lost_text}",
             group=group,
             epoch=epoch,
             lost=tuple(self.lost_members),

@@ -35,7 +35,7 @@ class MemberLives(Protocol):
         """Mark an operation as in progress."""
         ...
 
-    def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
+    def error(self, group: str, operation: str, *, recreate: bool) -> CollectiveAbortedError:
         """Return the error for an operation's caller once a member is lost."""
         ...
 
@@ -60,52 +60,52 @@ class OperationRunner:
             self._orders = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(self._orders,), name="dljob-collective", daemon=True).start()
 
-    def run(self, what: str, operation: Op) -> None:
+    def run(self, operation_name: str, operation: Op) -> None:
         """Run an operation.
 
         Raises:
             CollectiveAbortedError: A member is lost, or the connection to one is.
         """
         # Before the operation: in a group that has lost a member it would wait for its timeout.
-        self.check(what)
+        self.check(operation_name)
         with self._watch.at_work():
-            self._run(what, operation)
+            self._run(operation_name, operation)
 
-    def _run(self, what: str, operation: Op) -> None:
+    def _run(self, operation_name: str, operation: Op) -> None:
         try:
-            operation() if self._orders is None else self._apart(what, operation, self._orders)
+            operation() if self._orders is None else self._apart(operation_name, operation, self._orders)
         except _KINDS as error:
             # The loss explains the error, whatever its words are.
             if self._watch.lost.is_set():
-                raise self._error(what) from error
+                raise self._error(operation_name) from error
             # Anything else (a wrong shape, a wrong type) is the caller's own error, and the group is as good as before.
             if not _BROKEN.search(str(error)):
                 raise
             # All members shall raise the same error with the same names, and only PrimeMaster knows who is lost.
             if self._watch.lost.wait(TOLD_S):
-                raise self._error(what) from error
+                raise self._error(operation_name) from error
             self.broken = f"{type(error).__name__}: {error}"
-            raise self._cut(what, self.broken) from error
+            raise self._cut(operation_name, self.broken) from error
 
-    def check(self, what: str) -> None:
+    def check(self, operation_name: str) -> None:
         """Raise CollectiveAbortedError if the group cannot run operations any more."""
         if self._watch.lost.is_set():
-            raise self._error(what)
+            raise self._error(operation_name)
         if self.broken:
-            raise self._cut(what, self.broken)
+            raise self._cut(operation_name, self.broken)
 
     def end(self) -> None:
         """End the thread of operations."""
         if self._orders is not None:
             self._orders.put((_stop, Future()))
 
-    def _apart(self, what: str, operation: Op, orders: queue.SimpleQueue[tuple[Op, Future[None]]]) -> None:
+    def _apart(self, operation_name: str, operation: Op, orders: queue.SimpleQueue[tuple[Op, Future[None]]]) -> None:
         future: Future[None] = Future()
         orders.put((operation, future))
         # A lost member ends the wait of the caller; the operation itself cannot be ended.
         while not wait([future], LOOK_S).done:
             if self._watch.lost.is_set():
-                raise self._error(what)
+                raise self._error(operation_name)
         # The operation's own error is raised here, in its caller's thread.
         future.result()
 
@@ -122,12 +122,13 @@ class OperationRunner:
             else:
                 future.set_result(None)
 
-    def _error(self, what: str) -> CollectiveAbortedError:
-        return self._watch.error(self._group, what, recreate=self._recreate)
+    def _error(self, operation_name: str) -> CollectiveAbortedError:
+        return self._watch.error(self._group, operation_name, recreate=self._recreate)
 
-    def _cut(self, what: str, why: str) -> CollectiveAbortedError:
+    def _cut(self, operation_name: str, reason: str) -> CollectiveAbortedError:
         return CollectiveAbortedError(
-            f"{what}: group {self._group} (epoch {self._epoch}) is broken, though no member is known to be lost: {why}",
+            f"{operation_name}: group {self._group} (epoch {self._epoch}) is broken,"
+            f" though no member is known to be lost: {reason}",
             group=self._group,
             epoch=self._epoch,
             hint=f'did all members call it, and none close the group? CollectiveGroup("{self._group}") makes it anew',

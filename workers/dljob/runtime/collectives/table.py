@@ -58,19 +58,20 @@ class Table:
         Raises:
             CollectiveError: It does not exist or cannot be used; the message lists the others, or says why.
         """
-        said = self.backends.get(name)
-        if said is not None:
-            return name, registered(name, said)
-        ours = OURS.get(name.removeprefix("DLJ_"))
-        if ours is None:
-            there = ", ".join(sorted({*self.backends, *OURS}))
+        declared = self.backends.get(name)
+        if declared is not None:
+            return name, registered(name, declared)
+        own_path = OURS.get(name.removeprefix("DLJ_"))
+        if own_path is None:
+            backend_names = ", ".join(sorted({*self.backends, *OURS}))
             raise CollectiveError(
                 f"there is no collective backend {name}",
-                hint=f"there are: {there}; declare others in {SPEC}, or install them as entry points of {ENTRY_POINTS}",
+                hint=f"there are: {backend_names}; declare others in {SPEC}, "
+                f"or install them as entry points of {ENTRY_POINTS}",
             )
         # Under a name of our own: Ray refuses a second class for a name, and its own must stay usable.
         full = f"DLJ_{name.removeprefix('DLJ_')}"
-        return full, registered(full, Declared(ours, "dljob"))
+        return full, registered(full, Declared(own_path, "dljob"))
 
     def register(self) -> None:
         """Register the declared backends, each once.
@@ -79,8 +80,8 @@ class Table:
             CollectiveError: One cannot be used. Entry points count only if a group names them.
         """
         named = {group.backend for group in self.groups.values()}
-        for name, said in self.backends.items():
-            if said.source == SPEC or name in named:
+        for name, declared in self.backends.items():
+            if declared.source == SPEC or name in named:
                 self.backend(name)
         # A name in a group that is not declared is a backend of dljob's, or an error.
         for name in named - set(self.backends):
@@ -95,41 +96,47 @@ def table(
     text = environ.get(COLLECTIVES, "")
     if not text:
         return Table({}, {})
-    said = json.loads(text)
+    spec_tables = json.loads(text)
     # Only for a job with collectives: reading the entry points looks at every installed distribution.
-    found = installed() if installed else importlib.metadata.entry_points(group=ENTRY_POINTS)
+    points = installed() if installed else importlib.metadata.entry_points(group=ENTRY_POINTS)
     backends = {
-        point.name.upper(): Declared(point.value.replace(":", "."), f"entry point {point.name}") for point in found
+        point.name.upper(): Declared(point.value.replace(":", "."), f"entry point {point.name}") for point in points
     }
     # The spec after the entry points: a job's own backends win over installed ones.
-    backends |= {name: Declared(path, SPEC) for name, path in said["backends"].items()}
+    backends |= {name: Declared(path, SPEC) for name, path in spec_tables["backends"].items()}
     groups = {
-        name: Group(name, own["backend"], tuple(own["roles"]), float(own["timeout_s"]), own["recreate"])
-        for name, own in said["groups"].items()
+        name: Group(
+            name,
+            group_fields["backend"],
+            tuple(group_fields["roles"]),
+            float(group_fields["timeout_s"]),
+            group_fields["recreate"],
+        )
+        for name, group_fields in spec_tables["groups"].items()
     }
     return Table(backends, groups)
 
 
-def registered(name: str, said: Declared) -> type[BaseGroup]:
+def registered(name: str, declared: Declared) -> type[BaseGroup]:
     """Register a backend with Ray in this process, and return its class."""
     # Imported here: it imports Ray, which forked ranks without collectives do not need.
     from ray.util.collective import backend_registry
 
-    cls = usable(name, said)
+    cls = usable(name, declared)
     # Ray refuses a second registration of a name, even of the same class.
     known = known_collective_backend(name)
     if known is None:
         backend_registry.register_collective_backend(name, cls)
     elif known is not cls:
         raise CollectiveError(
-            f"collective backend {name} is {said.path} ({said.source}), and Ray in this process has "
+            f"collective backend {name} is {declared.path} ({declared.source}), and Ray in this process has "
             f"{known.__module__}.{known.__qualname__} under that name",
             hint="give one of them another name",
         )
     return cls
 
 
-def usable(name: str, said: Declared) -> type[BaseGroup]:
+def usable(name: str, declared: Declared) -> type[BaseGroup]:
     """Return the class of a declared backend.
 
     Raises:
@@ -137,19 +144,19 @@ def usable(name: str, said: Declared) -> type[BaseGroup]:
     """
     from ray.util.collective.collective_group.base_collective_group import BaseGroup
 
-    what = f"collective backend {name} ({said.path}, {said.source}) cannot be used"
+    problem = f"collective backend {name} ({declared.path}, {declared.source}) cannot be used"
     try:
-        cls = resolve(said.path)
+        cls = resolve(declared.path)
     except (ImportError, EntrypointError) as error:
         raise CollectiveError(
-            f"{what}: {error}", hint="it must be importable in the image and the code of the job"
+            f"{problem}: {error}", hint="it must be importable in the image and the code of the job"
         ) from error
     if not isinstance(cls, type) or not issubclass(cls, BaseGroup):
-        raise CollectiveError(f"{what}: it is no subclass of ray.util.collective's BaseGroup")
+        raise CollectiveError(f"{problem}: it is no subclass of ray.util.collective's BaseGroup")
     missing = sorted(cls.__abstractmethods__)
     if missing:
         raise CollectiveError(
-            f"{what}: it lacks {', '.join(missing)}, which Ray's BaseGroup requires",
+            f"{problem}: it lacks {', '.join(missing)}, which Ray's BaseGroup requires",
             hint="write them (the example in Ray's documentation lacks them too); one that it cannot offer may raise "
             "NotImplementedError",
         )

@@ -47,7 +47,7 @@ class Meeting:
 
     address: str
     timeout_s: float
-    made: Isolated | None = None
+    isolated_group: Isolated | None = None
     """The group being created on it; known before its constructor returns, so that it can be aborted."""
 
 
@@ -82,7 +82,7 @@ class Isolated(BaseGroup):
         self._address = meeting.address
         self._aborted = False
         # Before connecting to the store, which waits for others and may have to be aborted.
-        meeting.made = self
+        meeting.isolated_group = self
         self._store: Any = TCPStore(host, int(port), None, is_master=False, timeout=self._timeout)
         self._pg: Any = self._make(PrefixStore(group_name, self._store))
 
@@ -123,12 +123,12 @@ class Isolated(BaseGroup):
         # What an abort cut off must not pass as complete, even where torch raised nothing.
         if self._aborted:
             raise RuntimeError("the group was aborted: the connection to a peer was given up")
-        for tensor, own in zip(tensors, lent, strict=True):
-            if into and not _same(tensor, own):
+        for tensor, lent_tensor in zip(tensors, lent, strict=True):
+            if into and not _same(tensor, lent_tensor):
                 # Detached: torch refuses to write into a parameter otherwise.
-                torch.as_tensor(tensor).detach().copy_(own)
+                torch.as_tensor(tensor).detach().copy_(lent_tensor)
 
-    def _may_be_written(self, tensor: Any, what: str) -> None:
+    def _may_be_written(self, tensor: Any, operation: str) -> None:
         """Refuse values of which torch would make its own tensor, and memory that is shared for reading."""
         if isinstance(tensor, torch.Tensor):
             return
@@ -136,9 +136,10 @@ class Isolated(BaseGroup):
         # A read-only array is memory shared with others, such as an object of Ray's store.
         if array and tensor.flags.writeable:
             return
-        given = "a NumPy array that is read-only" if array else f"a {type(tensor).__name__}"
+        given_kind = "a NumPy array that is read-only" if array else f"a {type(tensor).__name__}"
         raise UsageError(
-            f"{what}: member {self.rank} of group {self.group_name} gave {given}, which cannot be written into",
+            f"{operation}: member {self.rank} of group {self.group_name} gave {given_kind},"
+            " which cannot be written into",
             hint="give it a torch tensor or a NumPy array of your own: array.copy() of what others have too, as "
             "WeightChannel.receive() gives it; np.array(value) of a number or a list",
         )
@@ -151,8 +152,8 @@ class Isolated(BaseGroup):
         """Reduce the tensors of all members, into each of them."""
         options = dist.AllreduceOptions()
         options.reduceOp = _op(allreduce_options)
-        with self._lent(tensor, into="allreduce") as own:
-            self._done(self._pg.allreduce(own, options))
+        with self._lent(tensor, into="allreduce") as lent_tensors:
+            self._done(self._pg.allreduce(lent_tensors, options))
 
     def barrier(self, barrier_options: Any = None) -> None:  # noqa: ARG002 - Ray's signature
         """Wait for all members."""
@@ -166,39 +167,43 @@ class Isolated(BaseGroup):
         options.reduceOp, options.rootRank = _op(reduce_options), _root(reduce_options)
         # Only the root's tensor is written, so only there must it be writable.
         root = self.rank == _root(reduce_options)
-        with self._lent(tensor, into="reduce" if root else "") as own:
+        with self._lent(tensor, into="reduce" if root else "") as lent_tensors:
             # On clones: torch may leave partial results in the tensors of members that are not the root.
-            self._done(self._pg.reduce(own if root else [each.clone() for each in own], options))
+            self._done(
+                self._pg.reduce(
+                    lent_tensors if root else [lent_tensor.clone() for lent_tensor in lent_tensors], options
+                )
+            )
 
     def allgather(self, tensor_list: Any, tensor: Any, allgather_options: Any = None) -> None:  # noqa: ARG002 - Ray's signature
         """Collect the tensors of all members at each of them."""
-        with self._lent(tensor_list[0], into="allgather") as outputs, self._lent(tensor) as own:
-            self._done(self._pg.allgather([outputs], own))
+        with self._lent(tensor_list[0], into="allgather") as outputs, self._lent(tensor) as lent_tensors:
+            self._done(self._pg.allgather([outputs], lent_tensors))
 
     def broadcast(self, tensor: Any, broadcast_options: Any = None) -> None:
         """Copy the root's tensor into those of all members."""
         options = dist.BroadcastOptions()
         options.rootRank = _root(broadcast_options)
         root = self.rank == _root(broadcast_options)
-        with self._lent(tensor, into="" if root else "broadcast") as own:
-            self._done(self._pg.broadcast(own, options))
+        with self._lent(tensor, into="" if root else "broadcast") as lent_tensors:
+            self._done(self._pg.broadcast(lent_tensors, options))
 
     def reducescatter(self, tensor: Any, tensor_list: Any, reducescatter_options: Any = None) -> None:
         """Reduce the parts of all members that are for this one."""
         options = dist.ReduceScatterOptions()
         options.reduceOp = _op(reducescatter_options)
-        with self._lent(tensor, into="reducescatter") as own, self._lent(tensor_list[0]) as inputs:
-            self._done(self._pg.reduce_scatter(own, [inputs], options))
+        with self._lent(tensor, into="reducescatter") as lent_tensors, self._lent(tensor_list[0]) as inputs:
+            self._done(self._pg.reduce_scatter(lent_tensors, [inputs], options))
 
     def send(self, tensor: Any, send_options: SendOptions) -> None:
         """Send a tensor to a member."""
-        with self._lent(tensor) as own:
-            self._done(self._pg.send(own, send_options.dst_rank, 0))
+        with self._lent(tensor) as lent_tensors:
+            self._done(self._pg.send(lent_tensors, send_options.dst_rank, 0))
 
     def recv(self, tensor: Any, recv_options: RecvOptions) -> None:
         """Receive a tensor from a member."""
-        with self._lent(tensor, into="recv") as own:
-            self._done(self._pg.recv(own, recv_options.src_rank, 0))
+        with self._lent(tensor, into="recv") as lent_tensors:
+            self._done(self._pg.recv(lent_tensors, recv_options.src_rank, 0))
 
 
 class IsolatedGloo(Isolated):
@@ -215,16 +220,18 @@ class IsolatedGloo(Isolated):
         return dist.is_gloo_available()
 
     def _make(self, store: Any) -> Any:
-        made: Any = dist.ProcessGroupGloo
-        options = made._Options()
+        group_class: Any = dist.ProcessGroupGloo
+        options = group_class._Options()
         options._timeout = self._timeout
         # A device of its own, so that its epoll and sockets can be told from those of other groups.
         with _device_lock, self._sockets.noticed():
             # torch's own default group obeys this variable; a device made here has to be given the interface.
             interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-            device = made.create_device(interface=interface) if interface else made.create_default_device()
+            device = (
+                group_class.create_device(interface=interface) if interface else group_class.create_default_device()
+            )
         options._devices = [device]
-        return made(store, self.rank, self.world_size, options)
+        return group_class(store, self.rank, self.world_size, options)
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         # Before the base class, whose constructor already connects, and may have to be aborted.
@@ -244,11 +251,11 @@ class IsolatedGloo(Isolated):
         """Use an allreduce of all parts: gloo has no reduce_scatter of lists."""
         options = dist.AllreduceOptions()
         options.reduceOp = _op(reducescatter_options)
-        with self._lent(tensor_list[0]) as inputs, self._lent(tensor, into="reducescatter") as own:
+        with self._lent(tensor_list[0]) as inputs, self._lent(tensor, into="reducescatter") as lent_tensors:
             # A copy: an allreduce in place would overwrite the caller's own parts.
             parts = torch.stack(inputs)
             self._done(self._pg.allreduce([parts], options))
-            own[0].copy_(parts[self.rank])
+            lent_tensors[0].copy_(parts[self.rank])
 
 
 class _OnDevices(Isolated):
@@ -258,8 +265,8 @@ class _OnDevices(Isolated):
 
     def _copies(self, tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != self.KIND:
-            where = tensor.device if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise CollectiveError(f"{self.backend()} works on tensors of a {self.KIND} device, and this is on {where}")
+            device = tensor.device if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise CollectiveError(f"{self.backend()} works on tensors of a {self.KIND} device, and this is on {device}")
         return tensor.detach().contiguous()
 
     def _settle(self) -> None:
@@ -308,10 +315,10 @@ class IsolatedHccl(_OnDevices):
         return bool(torch.npu.is_available())  # type: ignore[attr-defined]
 
     def _make(self, store: Any) -> Any:
-        made = importlib.import_module("torch_npu._C._distributed_c10d").ProcessGroupHCCL
-        options = made.Options()
+        group_class = importlib.import_module("torch_npu._C._distributed_c10d").ProcessGroupHCCL
+        options = group_class.Options()
         options._timeout = self._timeout
-        return made(store, self.rank, self.world_size, options)
+        return group_class(store, self.rank, self.world_size, options)
 
 
 def _op(options: Any) -> Any:
@@ -323,6 +330,6 @@ def _root(options: Any) -> int:
     return getattr(options, "root_rank", 0)
 
 
-def _same(tensor: Any, own: Any) -> bool:
+def _same(tensor: Any, lent_tensor: Any) -> bool:
     """Whether a lent tensor shares the memory of the given one."""
-    return torch.as_tensor(tensor).data_ptr() == own.data_ptr()
+    return torch.as_tensor(tensor).data_ptr() == lent_tensor.data_ptr()

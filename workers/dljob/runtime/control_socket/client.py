@@ -92,13 +92,13 @@ class SocketLine:
     def ask(self, request: bytes, seconds: float) -> bytes:
         """Return the answer to a request; see `RequestChannel`."""
         try:
-            said = location.read(self._folder)
-            place = location.socket_of(self._folder, said)
+            entry = location.read(self._folder)
+            place = location.socket_of(self._folder, entry)
         except (OSError, ValueError) as error:
             raise NoAnswerError(f"{self._folder / location.ENTRY} cannot be read: {error}") from None
         # Read anew for each request: a PrimeMaster that restarted may have bound another path.
-        if not said.get("socket"):
-            raise NoAnswerError(str(said.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
+        if not entry.get("socket"):
+            raise NoAnswerError(str(entry.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
         if place is None:
             raise NoAnswerError(f"{self._folder} is a copy: the job whose socket its job.json names runs elsewhere")
         path, end, is_sent = str(place), time.monotonic() + seconds, False
@@ -111,19 +111,19 @@ class SocketLine:
                 with suppress(BrokenPipeError):  # the server may refuse before it reads; its answer gives the reason
                     line.sendall(request)
                 is_sent = True
-                found: list[bytes] = []
-                while not found or not found[-1].endswith(b"\n"):
+                parts: list[bytes] = []
+                while not parts or not parts[-1].endswith(b"\n"):
                     line.settimeout(max(0.01, end - time.monotonic()))
                     part = line.recv(2**20)
                     if not part:
                         raise ConnectionResetError("the connection was closed")
-                    found.append(part)
-                return b"".join(found)
+                    parts.append(part)
+                return b"".join(parts)
         except TimeoutError:
             raise NoAnswerError(f"PrimeMaster does not answer at {path}", is_sent=is_sent) from None
         except OSError as error:
-            why = error.strerror or error
-            raise NoAnswerError(f"no process answers at {path}: {why}", is_sent=is_sent) from None
+            problem = error.strerror or error
+            raise NoAnswerError(f"no process answers at {path}: {problem}", is_sent=is_sent) from None
 
     def _check_owner(self, path: str, line: socket.socket) -> None:
         pid, uid = peer(line)
@@ -142,13 +142,13 @@ class LocalConnection:
     for `AWAY_S`. Once the job has ended, the files in its folder answer.
     """
 
-    def __init__(self, name: str, uid: str, folder: Path, line: RequestChannel, *, gone: Callable[[], str]) -> None:
-        """`gone` returns why no process of the job can be alive any more; empty while one may be."""
+    def __init__(self, name: str, uid: str, folder: Path, line: RequestChannel, *, why_gone: Callable[[], str]) -> None:
+        """`why_gone` returns why no process of the job can be alive any more; empty while one may be."""
         self._name = name
         self.uid = uid
         self.dir = folder
         self._line = line
-        self._gone = gone
+        self._gone = why_gone
         self._reached = False
 
     @property
@@ -194,12 +194,12 @@ class LocalConnection:
         """Wait for the end; return the final status. Raises DeadlineError when the job does not end in time."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = LONGEST_S if end is None else end - time.monotonic()
-            if left <= 0:
+            seconds_left = LONGEST_S if end is None else end - time.monotonic()
+            if seconds_left <= 0:
                 raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
             # In polls: PrimeMaster ends each one by itself, and a restart of it is noticed in between.
-            if (found := self.final(min(left, LONGEST_S))) is not None:
-                return found
+            if (status := self.final(min(seconds_left, LONGEST_S))) is not None:
+                return status
 
     def final(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
         """Return the final status; None while the job runs."""
@@ -229,19 +229,21 @@ class LocalConnection:
                 self._reached = True
                 return messages.result(answer)
             except NoAnswerError as error:
-                why, is_sent = str(error), is_sent or error.is_sent
+                problem, is_sent = str(error), is_sent or error.is_sent
             except (ValueError, RecursionError):
-                why = "the process at the control socket does not answer as PrimeMaster does"
+                problem = "the process at the control socket does not answer as PrimeMaster does"
             # The job may have ended between the question and now: then its files answer.
             if is_final(self.dir):
                 break
-            if gone := self._gone():
-                raise UnreachableError(gone, hint=f"its journal and logs are in {self.dir}")
+            if gone_reason := self._gone():
+                raise UnreachableError(gone_reason, hint=f"its journal and logs are in {self.dir}")
             if time.monotonic() + RETRY_S >= end:
                 took, hint = time.monotonic() - begun, f"its last status, journal and logs are in {self.dir}"
                 if call == "command" and is_sent:
-                    why = f"{why}; the order stands"
+                    problem = f"{problem}; the order stands"
                     hint = f"a PrimeMaster that goes on carries it out: see dljob status {self.uid[:8]}; {hint}"
-                raise UnreachableError(f"job {self.name} cannot be reached; tried for {took:.0f} s: {why}", hint=hint)
+                raise UnreachableError(
+                    f"job {self.name} cannot be reached; tried for {took:.0f} s: {problem}", hint=hint
+                )
             time.sleep(RETRY_S)
         return None

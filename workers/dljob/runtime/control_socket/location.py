@@ -32,21 +32,23 @@ def candidates(folder: Path, uid: str) -> Iterator[Path]:
     Raises:
         UnreachableError: After the last candidate, with the reason why the last place failed.
     """
-    why = f"{folder} takes no socket"
-    if fits(own := folder / NAME):
-        yield own
+    problem = f"{folder} takes no socket"
+    if fits(own_path := folder / NAME):
+        yield own_path
     else:
-        why = f"the path of {own} is longer than {PATH_MAX} bytes"
+        problem = f"the path of {own_path} is longer than {PATH_MAX} bytes"
     for parent in private_folders():
         if not fits(place := parent / f"{uid[:8]}{_mark_of(folder)}"):
             continue
         try:
             private(parent)
         except (OSError, UnreachableError) as error:
-            why = error.message if isinstance(error, UnreachableError) else str(error)
+            problem = error.message if isinstance(error, UnreachableError) else str(error)
             continue
         yield place
-    raise UnreachableError(f"no place for the control socket: {why}", hint="set XDG_RUNTIME_DIR to a folder of yours")
+    raise UnreachableError(
+        f"no place for the control socket: {problem}", hint="set XDG_RUNTIME_DIR to a folder of yours"
+    )
 
 
 def _mark_of(folder: Path) -> str:
@@ -91,14 +93,14 @@ def private(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     # lstat: a link must be seen as a link, whatever it leads to.
-    found = folder.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
         raise UnreachableError(f"{folder} is a link: its owner could put another folder in its place")
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise UnreachableError(f"{folder} is not a folder")
-    if found.st_uid != os.geteuid():
-        raise UnreachableError(f"{folder} belongs to user {found.st_uid}, not to user {os.geteuid()}")
-    if found.st_mode & 0o077:
+    if status.st_uid != os.geteuid():
+        raise UnreachableError(f"{folder} belongs to user {status.st_uid}, not to user {os.geteuid()}")
+    if status.st_mode & 0o077:
         hint = f"chmod 700 {shlex.quote(str(folder))}"
         raise UnreachableError(f"{folder}, for control sockets, is open to other users", hint=hint)
 
@@ -110,11 +112,11 @@ def note(folder: Path, path: str, trouble: str = "") -> None:
         OSError: It cannot be written.
         ValueError: `job.json` cannot be parsed.
     """
-    said = read(folder)
-    if said:
+    entry = read(folder)
+    if entry:
         # In the folder by its name alone: a copy of the folder must not lead to this job.
         socket = Path(path).name if Path(path).parent == folder else path
-        write(folder / ENTRY, {**said, "socket": socket, "socket_trouble": trouble})
+        write(folder / ENTRY, {**entry, "socket": socket, "socket_trouble": trouble})
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -124,21 +126,21 @@ def read(folder: Path) -> dict[str, Any]:
         ValueError: It is not a JSON object.
     """
     try:
-        said = read_json(folder / ENTRY)
+        content = read_json(folder / ENTRY)
     except FileNotFoundError:
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise ValueError(f"{folder / ENTRY} holds no object")
-    return cast("dict[str, Any]", said)
+    return cast("dict[str, Any]", content)
 
 
-def write(path: Path, said: dict[str, Any]) -> None:
+def write(path: Path, content: dict[str, Any]) -> None:
     """Replace a file in one step by JSON that only its owner can read."""
     # Written beside it and renamed: a command never reads half of it.
     part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
-            json.dump(said, out, indent=1)
+            json.dump(content, out, indent=1)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

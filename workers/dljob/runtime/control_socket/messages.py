@@ -52,23 +52,23 @@ def parse(line: bytes, uid: str) -> tuple[str, list[Any]]:
         UnreachableError: It is about another job.
     """
     try:
-        said = json.loads(line)
+        document = json.loads(line)
     except (ValueError, RecursionError):  # RecursionError: a line of opening brackets, which json parses recursively
         raise UsageError("the request is not one line of JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise UsageError("the request is not an object")
-    found = cast("dict[str, Any]", said)
+    request_fields = cast("dict[str, Any]", document)
     # The path may have been reused by another job: a command must not stop that one.
-    if found.get("job") != uid:
+    if request_fields.get("job") != uid:
         raise UnreachableError(f"this is the socket of job {uid}")
-    call, args = found.get("call"), found.get("args")
+    call, args = request_fields.get("call"), request_fields.get("args")
     kinds = CALLS.get(call) if isinstance(call, str) else None
     if call is None or kinds is None or not isinstance(args, list):
         raise UsageError(f"there is no call {call!r:.80}; there are {', '.join(CALLS)}")
-    given = cast("list[Any]", args)
-    if len(given) != len(kinds) or not all(map(_fits, given, kinds)):
+    arguments = cast("list[Any]", args)
+    if len(arguments) != len(kinds) or not all(map(_fits, arguments, kinds)):
         raise UsageError(f"{call} takes {', '.join(kind.__name__ for kind in kinds) or 'nothing'}")
-    return call, given
+    return call, arguments
 
 
 def _fits(value: object, kind: type) -> bool:
@@ -90,8 +90,8 @@ def refusal(error: Exception) -> bytes:
     name = type(error).__name__
     message = error.message if isinstance(error, DLJobError) else f"{name}: {error}"
     hint = error.hint if isinstance(error, DLJobError) else ""
-    said = {"error": name if name in _ERRORS else UnreachableError.__name__, "message": message, "hint": hint}
-    return json.dumps(said).encode() + b"\n"
+    answer = {"error": name if name in _ERRORS else UnreachableError.__name__, "message": message, "hint": hint}
+    return json.dumps(answer).encode() + b"\n"
 
 
 def result(line: bytes) -> Any:
@@ -101,10 +101,12 @@ def result(line: bytes) -> Any:
         ValueError: It is not an answer.
         DLJobError: The error in the answer.
     """
-    said = json.loads(line)
-    if not isinstance(said, dict) or not ("answer" in said or said.get("error") in _ERRORS):
+    document = json.loads(line)
+    if not isinstance(document, dict) or not ("answer" in document or document.get("error") in _ERRORS):
         raise ValueError("no answer of PrimeMaster")
-    found = cast("dict[str, Any]", said)
-    if "error" in found:
-        raise _ERRORS[found["error"]](str(found.get("message", "")), hint=str(found.get("hint", "")))
-    return found["answer"]
+    answer_fields = cast("dict[str, Any]", document)
+    if "error" in answer_fields:
+        raise _ERRORS[answer_fields["error"]](
+            str(answer_fields.get("message", "")), hint=str(answer_fields.get("hint", ""))
+        )
+    return answer_fields["answer"]

@@ -79,8 +79,8 @@ class ControlSocket:
                 location.remove(part)
                 continue
             # Remembered, so that `close` removes this very socket, and never that of a later PrimeMaster.
-            found = path.lstat()
-            self.path, self._inode = path, (found.st_dev, found.st_ino)
+            status = path.lstat()
+            self.path, self._inode = path, (status.st_dev, status.st_ino)
             return line
 
     def _note(self, path: str, trouble: str = "") -> None:
@@ -97,8 +97,8 @@ class ControlSocket:
             self._server.close()
         if self.path is not None:
             with suppress(OSError):  # the folder is gone, and the socket with it
-                found = self.path.lstat()
-                if (found.st_dev, found.st_ino) == self._inode:
+                status = self.path.lstat()
+                if (status.st_dev, status.st_ino) == self._inode:
                     location.remove(self.path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -93,7 +93,7 @@ class Inquiry:
         On another machine a process of Ray starts for the question. The restart waits END_S for that at most: without
         the status, a second such end would end the job with its cause unknown.
         """
-        if node == self._backend.here():
+        if node == self._backend.own_node():
             return await asyncio.to_thread(worker_ends.end_of, pid, read_log)
         status = await asyncio.to_thread(worker_ends.wait_status_beside, pid)
         if status is not None or self._backend.name != "ray":

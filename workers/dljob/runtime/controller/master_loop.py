@@ -112,7 +112,7 @@ class MasterLoop:
         self.progress = self.heartbeats.progress
         self.samples = Sampler(setup.info, self._view, backend, (role for role, _ in setup.chosen))
         self.record = KeptRecord(setup.info)
-        self._node, self._alert_until = backend.here(), 0.0
+        self._node, self._alert_until = backend.own_node(), 0.0
         self._node_filter = NodeChangeFilter()
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._unanswered: dict[asyncio.Future[None], tuple[ev.Event, ...]] = {}
@@ -385,7 +385,7 @@ class MasterLoop:
         if self.state is not before:
             await self._show()
         if self.journal.stalled_s:
-            text = f"the volume of the journal was full for {self.journal.stalled_s:.1f} s: {self.journal.store.where}"
+            text = f"the volume of the journal was full for {self.journal.stalled_s:.1f} s: {self.journal.store.place}"
             self._inbox.put_nowait((ev.NoteReported(reasons.JOURNAL_STALLED, text), None))
             self.journal.stalled_s = 0.0
         # 5. The cost of a snapshot grows with the ranks, that of a replay with the records: keep them in proportion.
@@ -534,7 +534,7 @@ class MasterLoop:
         if self._stop_ordered:
             self.journal.end_writes()
             return
-        folder, journal = self.setup.folder, Path(self.journal.store.where)
+        folder, journal = self.setup.folder, Path(self.journal.store.place)
 
         async def show() -> None:
             self._large_files = await asyncio.to_thread(largest_files, (folder, journal), journal)

@@ -113,7 +113,7 @@ class NodeWatch:
         """Node's name -> when a process of Ray there was first seen stopped, by the watch's clock."""
         self._silent: set[str] = set()
         """Targets that were reported silent."""
-        self._own_node = backend.here()
+        self._own_node = backend.own_node()
         """PrimeMaster's own node: while this code runs it is not frozen, however long its agent is silent."""
         self._why = ""
 

@@ -21,11 +21,13 @@ def peer(state: JobState, role: str, rank: int) -> Peer:
     if (role, rank) not in state.ranks:
         roles = ", ".join(f"{name} ({facts.plan.replicas})" for name, facts in state.job.roles.items())
         reason = f"there is no such rank; roles and their sizes: {roles}"
-        return Peer(role, rank, 0, "", ready=False, gone=reason, size=_size(state, role), numbers=_numbers(state, role))
+        return Peer(
+            role, rank, 0, "", ready=False, gone_reason=reason, size=_size(state, role), numbers=_numbers(state, role)
+        )
     view = peer_view(state, role, rank)
     sizes = _size(state, role), _numbers(state, role)
     job_ends = state.verdict is not None
-    return Peer(role, rank, view.incarnation, view.actor, view.ready, view.gone, *sizes, job_ends=job_ends)
+    return Peer(role, rank, view.incarnation, view.actor, view.ready, view.gone_reason, *sizes, job_ends=job_ends)
 
 
 def _numbers(state: JobState, role: str) -> tuple[int, ...]:
@@ -54,7 +56,7 @@ def callees_of(state: JobState, role: str) -> list[tuple[int, int, bool, bool]]:
             callee.rank,
             callee.incarnation,
             callee.ready and bool(callee.actor) and not no_requests_reason(state, (role, callee.rank)),
-            bool(callee.gone),
+            bool(callee.gone_reason),
         )
         for callee in peers
     ]
@@ -178,7 +180,7 @@ class ParkedCalls:
 
 
 def _is_reachable(after: int, callee: Peer) -> bool:
-    return bool(callee.gone) or (callee.ready and callee.incarnation > after)
+    return bool(callee.gone_reason) or (callee.ready and callee.incarnation > after)
 
 
 def _has_ended(incarnation: int, caller: Peer) -> bool:

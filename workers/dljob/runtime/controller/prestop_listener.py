@@ -41,7 +41,7 @@ async def serve(shell: MasterLoop, uid: str) -> None:
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(answer, master_address(uid, shell.backend.here()))
+    server = await asyncio.start_unix_server(answer, master_address(uid, shell.backend.own_node()))
     await server.serve_forever()
 
 
@@ -56,7 +56,7 @@ async def save_node(shell: MasterLoop, asked: Mapping[str, Any]) -> str:
         What was done or could not be, in words; empty where there was nothing to do.
     """
     await until(shell.changed, lambda: shell.recovered or shell.final is not None, READY_S)
-    own_node = shell.backend.here()
+    own_node = shell.backend.own_node()
     head = any(node.id == own_node and node.head for node in shell.state.nodes)
     if not shell.recovered or shell.final is not None or not head:
         return ""

@@ -143,7 +143,7 @@ class MasterServer:
             self._started_loop.set_exception(last)
             with suppress(Exception):  # what is left ends with its lease
                 await clear(backend, order.uid, keep=[actor_name(order.uid, number) for number in (FIRST, SECOND)])
-            roams = order.roams or order.launcher != backend.here()
+            roams = order.roams or order.launcher != backend.own_node()
             await sign_off_unplanned(backend.kv, order, str(last), roams=roams)
         else:
             self._started_loop.set_result(shell)
@@ -331,7 +331,7 @@ class MasterServer:
     async def placement(self) -> dict[str, Any]:
         """Return the units and ranks of each node, and the process of this PrimeMaster."""
         async with self._client() as shell:
-            master_process = {"node": shell.backend.here(), "pid": os.getpid()}
+            master_process = {"node": shell.backend.own_node(), "pid": os.getpid()}
             return {**placement(shell.state), "version": shell.version, "master": master_process}
 
     async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
@@ -436,7 +436,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
     # On another node than the launcher's the job's folder is out of the launcher's reach: keep the end in the KV store.
-    roams = order.roams or order.launcher != backend.here()
+    roams = order.roams or order.launcher != backend.own_node()
     chosen_resources = chosen(manifest.metadata.annotations)
     return Setup(info, spec, job_plan, order.own_nodes, handed, roams, code_version(), chosen_resources)
 

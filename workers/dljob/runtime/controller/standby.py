@@ -145,7 +145,7 @@ class StandbyPair:
             return PeerState.FOLLOWS, claimed
         self.follows.set()
         self._fold(tuple(answer["at"]))
-        is_same_node = answer.get("node") == self._shell.backend.here()
+        is_same_node = answer.get("node") == self._shell.backend.own_node()
         self._process.watch(answer["pid"] if is_same_node else 0)
         return PeerState.COMMANDS, max(claimed, answer["at"][0])
 
@@ -206,7 +206,7 @@ class StandbyPair:
             return {"commands": False}
         await until(shell.changed, lambda: shell.journal.segment > segment or shell.final is not None, ANSWER_S)
         progress = {"at": shell.journal.position, "over": shell.final is not None}
-        return {"commands": True, **progress, "node": shell.backend.here(), "pid": self._pid}
+        return {"commands": True, **progress, "node": shell.backend.own_node(), "pid": self._pid}
 
     async def keep_other(self) -> None:
         """Create the standby once the last rank is in user code, and again whenever it is gone for good."""
@@ -233,13 +233,13 @@ class StandbyPair:
         backend, order = self._shell.backend, self._order
         nodes = await backend.nodes()
         choice = choose_standby(self._shell.setup.plan.standby, len({node.ip for node in nodes}))
-        if not choice.wanted or await backend.lookup(self._other) is not None:
+        if not choice.is_wanted or await backend.lookup(self._other) is not None:
             return
         await self.announce()
         log.info("a standby of PrimeMaster is created: %s", choice.reason)
         head = next((node.id for node in nodes if node.head), None)
-        others = [node.id for node in nodes if node.id != backend.here() and not (order.away and node.head)]
-        node = standby_node(backend.here(), others, shared=self._shared)
+        others = [node.id for node in nodes if node.id != backend.own_node() and not (order.away and node.head)]
+        node = standby_node(backend.own_node(), others, shared=self._shared)
         actor = master_actor(replace(order, number=FIRST + SECOND - order.number), head, avoid=order.away)
         if self._shared:
             actor = replace(actor, prefer=node)
@@ -337,7 +337,7 @@ class StartFailures:
         if not self.count:
             return error
         message, hint = (error.message, error.hint) if isinstance(error, DLJobError) else (repr(error), "")
-        node = " ".join(filter(None, (self._backend.here()[:8], f"({platform.node()})")))
+        node = " ".join(filter(None, (self._backend.own_node()[:8], f"({platform.node()})")))
         summary = (
             f"no PrimeMaster of the job can begin; on node {node} {self.count} starts in a row have failed: {message}"
         )

@@ -415,10 +415,12 @@ def _event(
     if isinstance(news := report.weights, NewestVersion):
         return ev.WeightsPublished(role, news.version, news.at, news.since, news.first, news.by, news.learned_since)
     if news is not None:
-        return ev.WeightsLoaded(role, report.rank, report.incarnation, news.version, news.at, news.why, news.untouched)
+        return ev.WeightsLoaded(
+            role, report.rank, report.incarnation, news.version, news.at, news.problem, news.untouched
+        )
     if (serves := report.serves) is not None:
         return ev.RankServes(
-            role, report.rank, report.incarnation, serves.addresses, serves.ready, serves.why, serves.cluster
+            role, report.rank, report.incarnation, serves.addresses, serves.ready, serves.reason, serves.cluster
         )
     if report.outcome is None:
         return ev.RankReady(role, report.rank, report.incarnation, report.pid)

@@ -39,7 +39,7 @@ class GlobalBatch:
     @property
     def samples(self) -> tuple[int, ...]:
         """This rank's whole share."""
-        return tuple(each for part in self.parts for each in part)
+        return tuple(sample for part in self.parts for sample in part)
 
 
 def global_batches(
@@ -72,14 +72,16 @@ def global_batches(
     least |= {"epochs": (epochs, 1), "first": (first, 0)}
     if (rank is None) is not (world is None):
         raise UsageError("global_batches(): rank and world go together", hint="give both, or leave both out")
-    here, of = (current_worker().rank, current_worker().world_size) if rank is None or world is None else (rank, world)
-    least |= {"world": (of, 1), "rank": (here, 0)}
+    own_rank, of = (
+        (current_worker().rank, current_worker().world_size) if rank is None or world is None else (rank, world)
+    )
+    least |= {"world": (of, 1), "rank": (own_rank, 0)}
     for name, (value, lowest) in least.items():
         # True is an int in Python, and no number of samples.
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < lowest:
             raise UsageError(f"global_batches({name}={value!r}): wanted a whole number from {lowest}")
-    if here >= of:
-        raise UsageError(f"global_batches(rank={here}, world={of}): ranks are counted from 0")
+    if own_rank >= of:
+        raise UsageError(f"global_batches(rank={own_rank}, world={of}): ranks are counted from 0")
     per_epoch = _parts(size, batch)
 
     def batch_of_step(step: int) -> GlobalBatch:
@@ -87,22 +89,22 @@ def global_batches(
         # The last batch of an epoch may be smaller: no sample is used twice in one epoch.
         begin, end = number * batch, min(number * batch + batch, size)
         # Only the share depends on rank and world: another number of ranks makes the same steps.
-        share = _piece((begin, end), here, of)
+        share = _piece((begin, end), own_rank, of)
         # By the largest share of any rank, so that all ranks have the same number of micro-batches.
         pieces = _parts(_parts(end - begin, of), micro or batch)
         places = (range(*_piece(share, piece, pieces)) for piece in range(pieces))
-        parts = tuple(tuple(sample(epoch * size + place, size, seed) for place in own) for own in places)
+        parts = tuple(tuple(sample(epoch * size + place, size, seed) for place in positions) for positions in places)
         return GlobalBatch(step, epoch, end - begin, parts, of / (end - begin))
 
     return map(batch_of_step, range(first, per_epoch * epochs))
 
 
-def _parts(many: int, each: int) -> int:
+def _parts(many: int, part_size: int) -> int:
     """Return the number of parts of a size, the last one perhaps smaller."""
-    return (many + each - 1) // each
+    return (many + part_size - 1) // part_size
 
 
-def _piece(whole: tuple[int, int], number: int, pieces: int) -> tuple[int, int]:
+def _piece(bounds: tuple[int, int], number: int, pieces: int) -> tuple[int, int]:
     """Return one of several pieces of a range, whose lengths differ by at most one."""
-    begin, many = whole[0], whole[1] - whole[0]
+    begin, many = bounds[0], bounds[1] - bounds[0]
     return begin + many * number // pieces, begin + many * (number + 1) // pieces

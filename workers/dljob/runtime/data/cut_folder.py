@@ -30,7 +30,7 @@ VERSION = 1
 class FoundCuts(NamedTuple):
     """What an earlier attempt has left of its cuts."""
 
-    whole: tuple[Cut, ...] = ()
+    readable: tuple[Cut, ...] = ()
     damaged: tuple[tuple[int, str], ...] = ()
     """(number, why)."""
     worlds: tuple[str, ...] = ()
@@ -41,7 +41,9 @@ class FoundCuts(NamedTuple):
 
 def damage_of(cut: Cut) -> str:
     """Return which queue file of a cut cannot be restored, and why; empty: all of them can."""
-    return next((f"queue {one.name}: {why}" for one in cut.queues if (why := check(Path(one.path), one.crc))), "")
+    return next(
+        (f"queue {queue.name}: {damage}" for queue in cut.queues if (damage := check(Path(queue.path), queue.crc))), ""
+    )
 
 
 class CutFolder:
@@ -68,18 +70,18 @@ class CutFolder:
         Raises:
             OSError: The disk refused.
         """
-        kept = {f"cut-{one.number}": one for one in cuts}
-        for name, one in kept.items():
+        cut_by_name = {f"cut-{cut.number}": cut for cut in cuts}
+        for name, cut in cut_by_name.items():
             path = self.path / name / MANIFEST
             if not path.exists():
                 disk.make_folder(path.parent)
                 with disk.replacing(path) as file:
-                    disk.write_all(file, seal({**_body(one), "data": data or {}}))
+                    disk.write_all(file, seal({**_body(cut), "data": data or {}}))
         for path in self.path.glob("cut-*"):
-            if path.name not in kept and not _is_newer(path / MANIFEST):
+            if path.name not in cut_by_name and not _is_newer(path / MANIFEST):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def found(self) -> FoundCuts:
+    def find(self) -> FoundCuts:
         """Return the last cuts whose manifests can be read, the newest last, and those whose manifests cannot."""
         cuts, damaged = list[Cut](), list[tuple[int, str]]()
         feeds = dict[int, tuple[tuple[str, ShardTable], ...]]()
@@ -89,16 +91,16 @@ class CutFolder:
             try:
                 body = _read(path)
                 marks = tuple((str(world), CheckpointId.of(mark)) for world, mark in body["marks"])
-                queues = tuple(CutQueue(*one) for one in body["queues"])
+                queues = tuple(CutQueue(*row) for row in body["queues"])
                 feeds[int(number)] = shards.read_carried_positions(body.get("data", {}))
                 cuts.append(Cut(int(body["number"]), float(body["at"]), marks, queues))
             except FileNotFoundError:  # just deleted
                 continue
             except (OSError, DamagedError, ValueError, TypeError, KeyError) as error:
                 damaged.append((int(number), f"{path} cannot be read: {error}"))
-        whole = tuple(sorted(cuts, key=lambda one: one.number)[-MAX_KEPT_CUTS:])
-        worlds = () if whole or not damaged else self._worlds()
-        return FoundCuts(whole, tuple(sorted(damaged)), worlds, feeds[whole[-1].number] if whole else ())
+        readable = tuple(sorted(cuts, key=lambda row: row.number)[-MAX_KEPT_CUTS:])
+        worlds = () if readable or not damaged else self._worlds()
+        return FoundCuts(readable, tuple(sorted(damaged)), worlds, feeds[readable[-1].number] if readable else ())
 
     def _worlds(self) -> tuple[str, ...]:
         """Return the worlds with checkpoints beside the cuts, unless one of them is all that the cuts consisted of."""
@@ -128,6 +130,6 @@ def _is_newer(manifest: Path) -> bool:
 
 
 def _body(cut: Cut) -> dict[str, object]:
-    queues = [[one.name, one.path, one.items, one.bytes, one.crc] for one in cut.queues]
+    queues = [[queue.name, queue.path, queue.items, queue.bytes, queue.crc] for queue in cut.queues]
     marks = [[world, mark.json()] for world, mark in cut.checkpoints]
     return {"version": VERSION, "number": cut.number, "at": cut.at, "marks": marks, "queues": queues}

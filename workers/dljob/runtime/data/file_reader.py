@@ -49,7 +49,7 @@ class FileReader:
 
     def partitions(self) -> Mapping[str, Extent]:
         """Return the files that have a first line."""
-        found, self._files = dict[str, Extent](), {}
+        extents, self._files = dict[str, Extent](), {}
         try:
             beside = sorted(self._path.parent.glob(f"{self._path.name}*"))
         except OSError as error:
@@ -65,9 +65,9 @@ class FileReader:
                 raise SourceError(f"{path}: {error.strerror}") from error
             if name:
                 note = f"the last line of {path.name} has no end: its {torn} bytes are left out"
-                found[name] = Extent(0, size, note if torn and path != self._path else "")
+                extents[name] = Extent(0, size, note if torn and path != self._path else "")
                 self._files[name] = path
-        return found
+        return extents
 
     def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
         """Return whole lines; one without its end is not there yet."""
@@ -110,8 +110,8 @@ class FileReader:
                 file.seek(size - back)
                 at = file.read(back).rfind(b"\n")
                 if at >= 0:
-                    whole = size - back + at + 1
-                    return name, whole, size - whole
+                    whole_size = size - back + at + 1
+                    return name, whole_size, size - whole_size
             return name, 0, size
 
     @staticmethod

@@ -40,9 +40,9 @@ def open_source(uri: str, options: Mapping[str, Any]) -> KafkaReader:
         raise UsageError(f"source({uri!r}): wanted brokers and a topic, as in kafka://broker:9092/clicks")
     if wrong := sorted(set(options) & set(OWN)):
         raise UsageError(f"source({uri!r}, {wrong[0]}=...): offsets are journaled by dljob, without a consumer group")
-    given = {"auto_offset_reset": "none", "enable_auto_commit": False, "isolation_level": "read_committed"}
-    own = {**given, "group_id": None, "bootstrap_servers": parts.netloc.split(",")}
-    return KafkaReader(kafka, topic, {"metadata_max_age_ms": REFRESH_MS, **options, **own})
+    defaults = {"auto_offset_reset": "none", "enable_auto_commit": False, "isolation_level": "read_committed"}
+    fixed_options = {**defaults, "group_id": None, "bootstrap_servers": parts.netloc.split(",")}
+    return KafkaReader(kafka, topic, {"metadata_max_age_ms": REFRESH_MS, **options, **fixed_options})
 
 
 class KafkaReader:
@@ -120,7 +120,9 @@ class KafkaReader:
         place = self._kafka.TopicPartition(self._topic, number)
         if number not in self._ready:
             self._ready[number] = deque()
-            consumer.assign([self._kafka.TopicPartition(self._topic, each) for each in sorted(self._ready)])
+            consumer.assign(
+                [self._kafka.TopicPartition(self._topic, ready_number) for ready_number in sorted(self._ready)]
+            )
         if self._next.get(number) != offset:
             self._ready[number].clear()
             consumer.seek(place, offset)
@@ -134,10 +136,10 @@ class KafkaReader:
             change = self._consumer.pause if number in full else self._consumer.resume
             change(self._kafka.TopicPartition(self._topic, number))
         self._paused = full
-        found = self._consumer.poll(timeout_ms=0 if full else POLL_MS, max_records=RECORDS)
-        for place, records in found.items():
+        records_by_place = self._consumer.poll(timeout_ms=0 if full else POLL_MS, max_records=RECORDS)
+        for place, records in records_by_place.items():
             self._ready[place.partition] += records
-        self._gave = {place.partition for place in found}
+        self._gave = {place.partition for place in records_by_place}
         self._polled_at = monotonic()
 
 

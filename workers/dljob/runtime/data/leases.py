@@ -24,7 +24,7 @@ _reading = threading.Lock()
 """Held while an object becomes the reader of its name in this process."""
 
 
-def check_process(what: str) -> None:
+def check_process(subject: str) -> None:
     """Refuse a data set in a child of the rank.
 
     Leases belong to the rank: each of its processes would get all of them, and saves of the rank would not include what
@@ -36,8 +36,8 @@ def check_process(what: str) -> None:
     loading = sys.modules.get("torch.utils.data")
     if is_forked_child() or (loading is not None and loading.get_worker_info() is not None):
         raise UsageError(
-            f"{what} was used in process {os.getpid()}, a child of the rank, such as a DataLoader worker: each child "
-            "would get the same samples",
+            f"{subject} was used in process {os.getpid()}, a child of the rank, such as a DataLoader worker: "
+            "each child would get the same samples",
             hint="iterate it in the rank itself, and hand the indices to the workers: "
             "DataLoader(dataset, sampler=list(shard.indices()), num_workers=2)",
         )
@@ -84,7 +84,7 @@ class LeaseClient:
         with suppress(CheckpointError, OSError):
             # Without anything done there is nothing to report: leases return with the process.
             if self._done:
-                self._said(0)
+                self._ask_for_leases(0)
         with self._lock:  # the next incarnation in this process gets its own leases
             self._drop()
         self._client.close(wait=False)
@@ -103,30 +103,30 @@ class LeaseClient:
             if self._replaced:  # and the later object is closed
                 with self._lock:
                     self._drop()
-            for other in others:
-                self._take_over(other)
+            for earlier in others:
+                self._take_over(earlier)
             self._begun, self._replaced = True, False
             # Also one that user code kept across a new torch group, whose end has removed all of them.
-            own = () if self in checkpoint.feeds else (self,)
-            if others or own:
-                checkpoint.feeds = [*(feed for feed in checkpoint.feeds if feed not in others), *own]
+            added = () if self in checkpoint.feeds else (self,)
+            if others or added:
+                checkpoint.feeds = [*(feed for feed in checkpoint.feeds if feed not in others), *added]
 
-    def _reads_for(self, other: LeaseClient) -> bool:
+    def _reads_for(self, reader: LeaseClient) -> bool:
         """Whether this object reads what another one is going to read."""
-        return self is not other and self._begun and self._reads == other._reads
+        return self is not reader and self._begun and self._reads == reader._reads
 
     @property
     def _reads(self) -> tuple[str, str, Mapping[str, Any]]:
         """The world that reads, and what of which data."""
         return self._place.of, self._name, self._sizes
 
-    def _take_over(self, other: LeaseClient) -> None:
+    def _take_over(self, earlier: LeaseClient) -> None:
         """Take what an earlier object of the name has done: it was not handed out for nothing."""
-        with other._lock:
-            done, undoable, is_same_run = other._done, other._undoable, other._place.run_id == self._place.run_id
+        with earlier._lock:
+            done, undoable, is_same_run = earlier._done, earlier._undoable, earlier._place.run_id == self._place.run_id
             # Not all that `_drop` forgets: another thread may be at it, until it sees that the object is replaced.
-            other._leased, other._done, other._undoable = [], [], {}
-            other._replaced = True
+            earlier._leased, earlier._done, earlier._undoable = [], [], {}
+            earlier._replaced = True
         if is_same_run:
             with self._lock:
                 self._done = [*done, *self._done]
@@ -171,10 +171,12 @@ class LeaseClient:
             # What it did in an earlier run is handed out again by the decision of this one.
             if self._place.run_id != client.place().run_id:
                 return
-            kept = {after: runs for after, runs in self._undoable.items() if self._in(after, client.loaded)}
-            undone = merge_runs(run for after, runs in self._undoable.items() if after not in kept for run in runs)
+            undoable_left = {after: runs for after, runs in self._undoable.items() if self._in(after, client.loaded)}
+            undone = merge_runs(
+                run for after, runs in self._undoable.items() if after not in undoable_left for run in runs
+            )
             self._drop()
-            self._undoable = kept
+            self._undoable = undoable_left
         for first in range(0, max(1, len(undone)), AT_ONCE):
             client.shards({**self._question(0), "undone": undone[first : first + AT_ONCE]})
 
@@ -182,38 +184,38 @@ class LeaseClient:
         """Whether a checkpoint has what this process did after it had saved another one, a (step, revision)."""
         return is_covered(CheckpointId(self._place.run_id, *after), mark)
 
-    def _held(self) -> int:
+    def _held_count(self) -> int:
         """Return the number of leases in hand, which do not count as wanted."""
         return 0
 
-    def _said(self, want: int) -> dict[str, Any]:
+    def _ask_for_leases(self, want: int) -> dict[str, Any]:
         """Report finished positions and ask for leases; return PrimeMaster's answer."""
         with self._asking:
             # A refusal may only mean that this process has another incarnation since its role was restarted: ask anew
             # as that one, and raise if it has not.
             try:
                 question = self._question(want)
-                said = self._client.shards(question)
+                reply = self._client.shards(question)
             except CheckpointError:
                 if not self._renewed():
                     raise
                 question = self._question(want)
-                said = self._client.shards(question)
+                reply = self._client.shards(question)
             with self._lock:
                 # Work that was done during the call is not in PrimeMaster's answer: keep it for the next report.
-                self._done = [one for one in self._done if one not in question["done"]]
-                if oldest := said.get("oldest"):  # no load goes back to before it
+                self._done = [run for run in self._done if run not in question["done"]]
+                if oldest := reply.get("oldest"):  # no load goes back to before it
                     sure = CheckpointId.of(oldest)
                     self._undoable = {n: runs for n, runs in self._undoable.items() if not self._in(n, sure)}
-                self._answered(question, said)
-                return said
+                self._answered(question, reply)
+                return reply
 
-    def _answered(self, question: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+    def _answered(self, question: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
         """Take the answer to a question; called with the lock."""
         del question  # of a source, it has what need not be said again
         since = {done[:2] for done in self._done}
-        self._epoch = int(said.get("epoch", 0))
-        self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
+        self._epoch = int(reply.get("epoch", 0))
+        self._leased = [run for start, end in reply["runs"] if (run := (start, end)) not in since]
 
     def _renewed(self) -> bool:
         """Return whether this process has another incarnation now: its role was restarted, and it lived on."""
@@ -230,6 +232,6 @@ class LeaseClient:
             return {
                 **self._sizes, "name": self._name, "world": place.of, "role": self._role, "rank": self._rank,
                 "run": {"attempt": place.attempt, "number": place.number}, "incarnation": place.incarnation,
-                "saves": checkpoint.saved is not None, "done": list(self._done), "want": want and self._held() + want,
-                "wait": self._wait,
+                "saves": checkpoint.saved is not None, "done": list(self._done),
+                "want": want and self._held_count() + want, "wait": self._wait,
             }  # fmt: skip

@@ -47,10 +47,10 @@ def sample(position: int, size: int, seed: int | None) -> int:
     keys = [_mixed(_mixed(seed & _MASK) ^ _mixed((epoch << 8 | n) & _MASK)) for n in range(_ROUNDS)]
     # Cycle walking: the network permutes the next power of four, so apply it until the result falls into the range.
     while True:
-        left, right = place >> half, place & low
+        high, right = place >> half, place & low
         for key in keys:
-            left, right = right, left ^ (_mixed(right ^ key) & low)
-        place = left << half | right
+            high, right = right, high ^ (_mixed(right ^ key) & low)
+        place = high << half | right
         if place < size:
             return place
 
@@ -129,7 +129,7 @@ class Shards(LeaseClient):
 
     def _ask(self, want: int) -> list[tuple[int, int]]:
         """Report finished positions and lease more; return the shards that no thread has taken yet."""
-        self._said(want)
+        self._ask_for_leases(want)
         with self._lock:
             return [run for run in self._leased if run not in self._handed_out]
 
@@ -137,7 +137,7 @@ class Shards(LeaseClient):
         super()._drop()
         self._handed_out = set()
 
-    def _held(self) -> int:
+    def _held_count(self) -> int:
         return len([run for run in self._leased if run in self._handed_out])
 
 
@@ -173,8 +173,8 @@ def shards(
             raise UsageError(f"shards({name!r}, {key}={value!r}): wanted a whole number from 1")
     check_process(f"shards({name!r})")
     client = new_client()
-    alone = "/" in client.place().of
+    is_sole_world = "/" in client.place().of
     order = "in the order of their numbers" if seed is None else f"in the order of seed {seed}"
-    made = Shards(client, {**sizes, "order": order}, name, seed, wait=alone if wait is None else wait)
-    checkpoint.feeds.append(made)
-    return made
+    new_shards = Shards(client, {**sizes, "order": order}, name, seed, wait=is_sole_world if wait is None else wait)
+    checkpoint.feeds.append(new_shards)
+    return new_shards

@@ -56,11 +56,11 @@ class SocketReader:
         """Return the partitions that the other side tells."""
 
         def answer(file: BinaryIO) -> dict[str, Extent]:
-            found: dict[str, Extent] = {}
+            extents: dict[str, Extent] = {}
             while words := _line(file):
                 name, first, after = words
-                found[name] = Extent(int(first), int(after))
-            return found
+                extents[name] = Extent(int(first), int(after))
+            return extents
 
         return self._asked("PARTITIONS", answer)
 
@@ -68,7 +68,7 @@ class SocketReader:
         """Return the events that the other side has."""
 
         def answer(file: BinaryIO) -> list[SourceEvent]:
-            found: list[SourceEvent] = []
+            events: list[SourceEvent] = []
             while words := _line(file):
                 at, after, time, size = words
                 if not 0 <= int(size) <= MOST_EVENT:
@@ -76,8 +76,8 @@ class SocketReader:
                 value = file.read(int(size))
                 if len(value) < int(size):
                     raise ConnectionError("the connection ended in the middle of an event")
-                found.append(SourceEvent(partition, int(at), int(after), value, float(time)))
-            return found
+                events.append(SourceEvent(partition, int(at), int(after), value, float(time)))
+            return events
 
         return self._asked(f"READ {partition} {offset} {most}", answer)
 

@@ -208,11 +208,11 @@ class EventSource(LeaseClient):
         """Add events of a partition to a batch, up to the end of the interval that its cursor reads."""
         start, base = cursor.position, cursor.number * SPAN
         try:
-            given = self._reader.read(cursor.name, start, filling.room())
+            read_events = self._reader.read(cursor.name, start, filling.room())
         except SourceError as error:
             self._say(f"{cursor.name}: {error.message}; it is asked again")
             return
-        events, run = self._fitting(filling, cursor, given, now), (base + start, base + cursor.position)
+        events, run = self._fitting(filling, cursor, read_events, now), (base + start, base + cursor.position)
         if events:
             filling.add(run, events, now)
         elif run[0] < run[1]:  # the source has no event in the rest of the interval: there is nothing to train on
@@ -222,12 +222,12 @@ class EventSource(LeaseClient):
             source_cursor.read_next(cursor, cursor.rest)
 
     def _fitting(
-        self, filling: _Filling, cursor: Cursor, given: Sequence[SourceEvent], now: float
+        self, filling: _Filling, cursor: Cursor, read_events: Sequence[SourceEvent], now: float
     ) -> list[SourceEvent]:
         """Return the new events that the batch has room for; the others are read again."""
         events, size = list[SourceEvent](), filling.size
         repeated, count = cursor.repeated, len(filling.events)
-        for event in given:
+        for event in read_events:
             if event.offset >= cursor.until:  # it is another interval's, or done: whether it fits does not matter
                 source_cursor.fresh(cursor, [event], now)
                 break
@@ -243,7 +243,7 @@ class EventSource(LeaseClient):
                 )
             new = source_cursor.fresh(cursor, [event], now)
             events += new
-            size += sum(len(each.value) for each in new)
+            size += sum(len(event_added.value) for event_added in new)
         if cursor.repeated > repeated == 0:
             self._say(f"{cursor.name} gave offsets again that were read: they are left out")
         return events
@@ -256,37 +256,37 @@ class EventSource(LeaseClient):
         Return whether events that were read before are read again: the rank or the job has gone back meanwhile.
         """
         self._looked_at, before = now, (self._epoch, self._place.run_id)
-        if (seen := self._partitions()) is not None:
-            self._seen = seen
+        if (extents := self._partitions()) is not None:
+            self._seen = extents
             for cursor in self._cursors.values():
                 unread, base = cursor.unread, cursor.number * SPAN
-                said = source_cursor.look(cursor, self._seen.get(cursor.name), SPAN)
-                lost = source_cursor.common(unread, said.lost) if said.lost else ()
+                news = source_cursor.look(cursor, self._seen.get(cursor.name), SPAN)
+                lost = source_cursor.common(unread, news.lost) if news.lost else ()
                 self._lost += [(base + start, base + end) for start, end in lost]
-                self._say(said.word)
+                self._say(news.word)
         unknown = [name for name in self._seen if name not in self._names]
         want = max(1, source_cursor.share(self._open + len(unknown), current_worker().world_size))
         plain = checkpoint.saved is None and self._done
-        hungry = len(self._cursors) - self._held() < want
+        hungry = len(self._cursors) - self._held_count() < want
         if unknown or self._lost or self._news or hungry or plain or len(self._done) >= REPORT:
-            self._said(want)
+            self._ask_for_leases(want)
         current_worker().note(f"{LAG}{self._name}", self.lag)
         return (self._epoch, self._place.run_id) != before
 
     def _partitions(self) -> dict[str, Extent] | None:
         try:
-            found = dict(self._reader.partitions())
+            extents = dict(self._reader.partitions())
         except SourceError as error:
             # What a source does not say is no news of its partitions: none of them is gone.
             self._say(f"it does not answer: {error.message}; it is asked again")
             return None
-        if not found and not self._names:
+        if not extents and not self._names:
             self._say("it has no partitions yet")
-        large = [name for name, extent in found.items() if not 0 <= extent.first <= extent.next < SPAN]
+        large = [name for name, extent in extents.items() if not 0 <= extent.first <= extent.next < SPAN]
         for name in large:
             self._say(f"{name} has offsets that are not whole numbers from 0 to 2^48: it is left out")
-            del found[name]
-        return found
+            del extents[name]
+        return extents
 
     def _say(self, word: str) -> None:
         """Tell users a word about the source, once."""
@@ -295,36 +295,39 @@ class EventSource(LeaseClient):
             self._news.append(word)
 
     def _question(self, want: int) -> dict[str, Any]:
-        seen = {name: one.next if self._latest and not self._names else one.first for name, one in self._seen.items()}
-        new = [(name, first) for name, first in sorted(seen.items()) if name not in self._names]
+        first_offsets = {
+            name: extent.next if self._latest and not self._names else extent.first
+            for name, extent in self._seen.items()
+        }
+        new = [(name, first) for name, first in sorted(first_offsets.items()) if name not in self._names]
         # A save repeats what is done; what is lost and new goes with a question of its own.
-        own = {"partitions": new, "lost": list(self._lost), "news": list(self._news)} if want else {}
-        return {**super()._question(want), **own}
+        source_fields = {"partitions": new, "lost": list(self._lost), "news": list(self._news)} if want else {}
+        return {**super()._question(want), **source_fields}
 
-    def _answered(self, question: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+    def _answered(self, question: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
         """Take the leases of an answer: a partition that is new to this process begins where PrimeMaster says."""
-        self._names, self._open = tuple(said["names"]), int(said["open"])
+        self._names, self._open = tuple(reply["names"]), int(reply["open"])
         self._lost = self._lost[len(question.get("lost", ())) :]
         self._news = self._news[len(question.get("news", ())) :]
-        if int(said["epoch"]) != self._epoch:
+        if int(reply["epoch"]) != self._epoch:
             # The job went back to a cut: what this process read since is not done, and is read again.
             self._drop_positions()
-            self._epoch, self._done = int(said["epoch"]), []
-        runs: list[Run] = [(start, end) for start, end in said["runs"]]
-        held = {start // SPAN for start, _ in runs}
-        self._cursors = {number: one for number, one in self._cursors.items() if number in held}
+            self._epoch, self._done = int(reply["epoch"]), []
+        runs: list[Run] = [(start, end) for start, end in reply["runs"]]
+        held_numbers = {start // SPAN for start, _ in runs}
+        self._cursors = {number: kept_cursor for number, kept_cursor in self._cursors.items() if number in held_numbers}
         # A lease that it has already may be read in part, or wholly: only new ones are to be read.
         for start, end in source_cursor.added(runs, self._leased):
             number, offset = divmod(start, SPAN)
             if number not in self._cursors:
                 name = self._names[number]
-                seen = self._seen[name].next if name in self._seen else offset
-                self._cursors[number] = Cursor(number, name, offset, seen, until=offset)
+                end_offset = self._seen[name].next if name in self._seen else offset
+                self._cursors[number] = Cursor(number, name, offset, end_offset, until=offset)
             cursor = self._cursors[number]
             source_cursor.read_next(cursor, merge_runs((*cursor.unread, (offset, end - number * SPAN))))
         self._leased = runs
 
-    def _held(self) -> int:
+    def _held_count(self) -> int:
         """Return the number of partitions of which all leases are read: they do not count as wanted."""
         return sum(not cursor.unread for cursor in self._cursors.values())
 
@@ -342,9 +345,9 @@ class EventSource(LeaseClient):
             self._check_reads()
             for run in runs:
                 # Otherwise it is done, or the lease was lost with an earlier incarnation, and the work does not count.
-                left = cut_out(self._handed_out, run)
-                if left is not None and run[0] // SPAN in self._cursors:
-                    self._handed_out = left
+                remaining = cut_out(self._handed_out, run)
+                if remaining is not None and run[0] // SPAN in self._cursors:
+                    self._handed_out = remaining
                     self._note_done(run)
 
 
@@ -395,6 +398,6 @@ def source(
             hint=f"an entry point of {SOURCES} returns an object with partitions, read and close: docs/howto/online.md",
         )
     limits = BatchLimits(batch, most_bytes, linger)
-    made = EventSource(new_client(), name, reader, limits, latest=begin == "latest", idle_s=idle)
-    checkpoint.feeds.append(made)
-    return made
+    new_source = EventSource(new_client(), name, reader, limits, latest=begin == "latest", idle_s=idle)
+    checkpoint.feeds.append(new_source)
+    return new_source

@@ -62,16 +62,16 @@ def read_next(cursor: Cursor, unread: Sequence[Run]) -> None:
 
 def added(runs: Sequence[Run], known: Sequence[Run]) -> list[Run]:
     """Return the parts of intervals that no known interval has. Those that touch stay apart: partitions do."""
-    found = list(runs)
+    new_parts = list(runs)
     for first, last in known:
-        parts = (part for start, end in found for part in ((start, min(end, first)), (max(start, last), end)))
-        found = [(start, end) for start, end in parts if start < end]
-    return found
+        parts = (part for start, end in new_parts for part in ((start, min(end, first)), (max(start, last), end)))
+        new_parts = [(start, end) for start, end in parts if start < end]
+    return new_parts
 
 
-def common(runs: Sequence[Run], other: Run) -> list[Run]:
+def common(runs: Sequence[Run], interval: Run) -> list[Run]:
     """Return the parts of intervals that another interval has."""
-    parts = ((max(start, other[0]), min(end, other[1])) for start, end in runs)
+    parts = ((max(start, interval[0]), min(end, interval[1])) for start, end in runs)
     return [(start, end) for start, end in parts if start < end]
 
 
@@ -97,8 +97,8 @@ def look(cursor: Cursor, extent: Extent | None, span: int) -> PartitionNews:
             f"{cursor.name} went back: it ends at offset {extent.next}, and {read} was read. Nothing is read"
             " of it until it has passed that; if it was made anew, give the source another name"
         )
-        said, cursor.fenced = cursor.fenced, word
-        return PartitionNews(word="" if said else word)
+        was_fenced, cursor.fenced = cursor.fenced, word
+        return PartitionNews(word="" if was_fenced else word)
     cursor.fenced = ""
     if extent.first > cursor.position:
         lost = (cursor.position, extent.first)
@@ -124,7 +124,7 @@ def fresh(cursor: Cursor, events: Sequence[SourceEvent], now: float) -> list[Sou
 
     An event behind the interval that is being read shows that there is none left in it: the cursor moves to its end.
     """
-    found: list[SourceEvent] = []
+    new_events: list[SourceEvent] = []
     for event in events:
         if event.offset >= cursor.until:
             cursor.position = cursor.until
@@ -132,13 +132,13 @@ def fresh(cursor: Cursor, events: Sequence[SourceEvent], now: float) -> list[Sou
         if event.offset < cursor.position or event.next <= event.offset:
             cursor.repeated += 1
             continue
-        found.append(event)
+        new_events.append(event)
         # An event that reaches beyond the interval counts as what is left of that: the offsets behind are done.
         cursor.position = min(event.next, cursor.until)
         cursor.newest = event.time if cursor.newest is None else max(cursor.newest, event.time)
         cursor.active_at = now
     cursor.end = max(cursor.end, cursor.position)
-    return found
+    return new_events
 
 
 def watermark(cursors: Iterable[Cursor], now: float, idle_s: float) -> float | None:
@@ -146,7 +146,7 @@ def watermark(cursors: Iterable[Cursor], now: float, idle_s: float) -> float | N
 
     A partition without events for `idle_s` seconds does not hold it back, unless all are idle.
     """
-    known = [(one.newest, one.active_at) for one in cursors if one.newest is not None]
+    known = [(cursor.newest, cursor.active_at) for cursor in cursors if cursor.newest is not None]
     active = [newest for newest, at in known if now - at < idle_s]
     if active:
         return min(active)

@@ -29,15 +29,15 @@ _ROOT = 0xFFFFFFFF
 
 def titled(title: str, proc: Path = Path("/proc")) -> list[int]:
     """Return the processes whose command line begins with a title, or whose program has this name."""
-    found: list[int] = []
+    pids: list[int] = []
     for folder in proc.iterdir():
         with contextlib.suppress(OSError, ValueError):
             number = int(folder.name)
             program = (folder / "cmdline").read_bytes().split(b"\0")[0]
             # Ray's actors have a title, its own programs the path of their file.
             if program.startswith(title.encode()) or program.endswith(f"/{title}".encode()):
-                found.append(number)
-    return sorted(found)
+                pids.append(number)
+    return sorted(pids)
 
 
 def of_container(proc: Path = Path("/proc")) -> list[int]:
@@ -55,20 +55,20 @@ def of_container(proc: Path = Path("/proc")) -> list[int]:
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:
-    seen: set[int] = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
+    visited_pids: set[int] = set()
+    while pid > 1 and pid not in visited_pids:
+        visited_pids.add(pid)
         pid = parents.get(pid, 0)
     return pid == 1
 
 
-def held(pids: list[int]) -> dict[int, int]:
+def open_pidfds(pids: list[int]) -> dict[int, int]:
     """Return pid -> pidfd of those that exist: a reused pid is never hit."""
-    found: dict[int, int] = {}
+    pidfds: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            found[pid] = os.pidfd_open(pid)
-    return found
+            pidfds[pid] = os.pidfd_open(pid)
+    return pidfds
 
 
 def send(fds: dict[int, int], number: signal.Signals) -> None:
@@ -78,7 +78,7 @@ def send(fds: dict[int, int], number: signal.Signals) -> None:
             signal.pidfd_send_signal(fd, number)
 
 
-def told(seconds: float | None) -> bool:
+def wait_for_line(seconds: float | None) -> bool:
     """Wait for a line or the end of stdin; return whether it came within `seconds`."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
@@ -91,15 +91,15 @@ def strike(order: dict[str, Any], fds: dict[int, int]) -> None:
         send(fds, signal.SIGSTOP)
         # Without a time a stop stays, as on a machine: a hang that nobody ends.
         if order["seconds"] is not None:
-            told(order["seconds"])
+            wait_for_line(order["seconds"])
             send(fds, signal.SIGCONT)
     else:
         end, factor = time.monotonic() + order["seconds"], order["factor"]
         while time.monotonic() < end:
             send(fds, signal.SIGSTOP)
-            over = told(PERIOD_S * (factor - 1) / factor)
+            over = wait_for_line(PERIOD_S * (factor - 1) / factor)
             send(fds, signal.SIGCONT)
-            if over or told(PERIOD_S / factor):
+            if over or wait_for_line(PERIOD_S / factor):
                 break
 
 
@@ -153,7 +153,7 @@ def main(order: dict[str, Any]) -> int:
         *(titled(order["title"]) if order["title"] else []),
         *(of_container() if order["all"] else []),
     ]
-    fds = held(pids)
+    fds = open_pidfds(pids)
     # Of several processes with one title nobody knows whose they are.
     wrong = f"{len(fds)} processes are called {order['title']}" if order["title"] and len(fds) != 1 else ""
     _say({"hit": sorted(fds), "wrong": wrong, "time": time.time()})

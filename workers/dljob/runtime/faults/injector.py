@@ -38,7 +38,7 @@ class _Since:
 
     pids: Mapping[str, int] | None = None
     excused: set[str] = field(default_factory=set[str])
-    why: list[str] = field(default_factory=list[str])
+    targets: list[str] = field(default_factory=list[str])
 
 
 class FaultInjector:
@@ -106,8 +106,8 @@ class FaultInjector:
         self._compare(status, now)
         seconds = None if self._begin is None else now - self._begin
         moment = Moment(seconds, (status.get("progress") or {}).get("step"), self._events)
-        due = [number for number, fault in self._waiting.items() if incidents.is_due(fault.when, moment)]
-        return self._strike(due, status) if due else []
+        due_numbers = [number for number, fault in self._waiting.items() if incidents.is_due(fault.when, moment)]
+        return self._strike(due_numbers, status) if due_numbers else []
 
     def _hear(self, status: Mapping[str, Any]) -> None:
         self._incidents |= {
@@ -116,7 +116,7 @@ class FaultInjector:
 
     def settled(self, status: Mapping[str, Any], now: float) -> bool:
         """Return whether all injected faults have had their effect, and the job is healthy again."""
-        found, _ = incidents.shares(self.strikes, self._incidents.values())
+        incidents_by_strike, _ = incidents.shares(self.strikes, self._incidents.values())
         for strike in self.strikes:
             # A fault that lasts has not had its whole effect yet.
             if strike.at + (strike.fault.seconds or 0) > now:
@@ -124,7 +124,7 @@ class FaultInjector:
             # A short stop, or a slow rank, may pass without an incident.
             no_incident = strike.fault.fault in ("stop", "slow", "cut") or self._is_apart(strike.fault)
             quiet = no_incident or now - strike.at > TOLD_S
-            if not found[strike.number] and not quiet:
+            if not incidents_by_strike[strike.number] and not quiet:
                 return False
         return healthy(status) and all(incident.recovered is not None for incident in self._incidents.values())
 
@@ -147,36 +147,36 @@ class FaultInjector:
         self._hear(status)
         pids = {f"{r['role']}/{r['rank']}": r["pid"] for r in status.get("ranks", ()) if r.get("pid")}
         self._look_for_moved(pids)
-        made = incidents.report(self._faults, self.strikes, self._incidents.values(), self._begin)
-        return {**made, "pids_kept": not self.moved}
+        report = incidents.report(self._faults, self.strikes, self._incidents.values(), self._begin)
+        return {**report, "pids_kept": not self.moved}
 
     # -- injecting
 
-    def _strike(self, due: Sequence[int], status: Mapping[str, Any]) -> list[str]:
+    def _strike(self, due_numbers: Sequence[int], status: Mapping[str, Any]) -> list[str]:
         """Inject the faults that are due together; one whose target has no process yet waits."""
         pids = self._job.pids()
-        said: list[str] = []
-        for number in due:
+        lines: list[str] = []
+        for number in due_numbers:
             fault = self._waiting[number]
             target = target_of(fault.target, self._plan)
             victims = self._means.victims(target, pids, status)
             if not victims:
-                said += self._waits(number, fault)
+                lines += self._waits(number, fault)
                 continue
             # The job was healthy until this fault: all ranks that it does not excuse must keep these processes.
             if self._since.pids is None:
                 self._since.pids = pids
             # A fault hits all that restarts with its victim: only other ranks must keep their processes.
-            own = {n for n in victims if n == MASTER or n.startswith(f"{QUEUE}/")}
-            self._since.excused |= excused(victims.keys() - own, self._plan) | own
-            self._since.why.append(fault.target)
+            hit_services = {n for n in victims if n == MASTER or n.startswith(f"{QUEUE}/")}
+            self._since.excused |= excused(victims.keys() - hit_services, self._plan) | hit_services
+            self._since.targets.append(fault.target)
             del self._waiting[number]
             # Before the act: an incident may be detected while the signals are still being sent.
             strike = InjectedFault(number, fault, self._clock() - CLOCK_S)
             self.strikes.append(strike)
             self._means.strike(fault, target, victims, status)
-            said.append(f"{describe(fault)} {when_in_words(fault.when)}")
-        return said
+            lines.append(f"{describe(fault)} {when_in_words(fault.when)}")
+        return lines
 
     def _waits(self, number: int, fault: FileFault) -> list[str]:
         """Tell once of a fault that is due for long without a target: it may never get one."""
@@ -197,7 +197,7 @@ class FaultInjector:
         since, self._since = self._since, _Since()
         for name, pid in sorted((since.pids or {}).items()):
             if name not in since.excused and after.get(name, pid) != pid:
-                self.moved.append(f"{name} after {', '.join(since.why)}")
+                self.moved.append(f"{name} after {', '.join(since.targets)}")
 
 
 def incidents_of(status: Mapping[str, Any]) -> list[ObservedFault]:
@@ -220,18 +220,18 @@ def _unix_or_none(text: str | None) -> float | None:
 
 def excused(names: Iterable[str], plan: JobPlan) -> set[str]:
     """Return the ranks whose process may change when these are hit: they, and all that restart with them by level."""
-    found: set[str] = set()
+    ranks: set[str] = set()
     for name in names:
         role, slash, rank = name.partition("/")
         if not slash:
             continue
         facts = plan.roles[role]
         if facts.restart_level == "Job":
-            return {f"{r}/{n}" for r, own in plan.roles.items() for n in range(own.replicas)}
+            return {f"{r}/{n}" for r, role_plan in plan.roles.items() for n in range(role_plan.replicas)}
         size = facts.replicas if facts.restart_level == "Role" else facts.group_size
         first = int(rank) // size * size
-        found |= {f"{role}/{n}" for n in range(first, first + size)}
-    return found
+        ranks |= {f"{role}/{n}" for n in range(first, first + size)}
+    return ranks
 
 
 def healthy(status: Mapping[str, Any]) -> bool:

@@ -86,9 +86,9 @@ class LocalMeans:
             return {name: pids[name]} if name in pids else {}
         if target.role != NODE:
             names = ranks_of(target, status)
-            here = self._local_ranks(status) & pids.keys()
+            local_names = self._local_ranks(status) & pids.keys()
             # All or nothing: a fault on a part of its target would be another fault.
-            return {name: pids[name] for name in names} if here.issuperset(names) else {}
+            return {name: pids[name] for name in names} if local_names.issuperset(names) else {}
         # Raylets are read anew for each fault: nodes come and go while a file is at work.
         raylets = self._raylets()
         node = node_of(target, status, tuple(raylets))

@@ -26,31 +26,31 @@ class Signals:
 
     def kill(self, pids: Iterable[int]) -> None:
         """Send SIGKILL."""
-        with _HeldProcesses(pids) as held:
-            held.send(signal.SIGKILL)
+        with _HeldProcesses(pids) as processes:
+            processes.send(signal.SIGKILL)
 
     def stop(self, pids: Iterable[int], seconds: float | None) -> None:
         """Send SIGSTOP, and SIGCONT after `seconds`; None for never."""
         # The same pidfds for both signals: a process that takes over a pid meanwhile gets no SIGCONT.
-        held = _HeldProcesses(pids)
-        held.send(signal.SIGSTOP)
+        processes = _HeldProcesses(pids)
+        processes.send(signal.SIGSTOP)
         if seconds is None:
-            held.close()
+            processes.close()
         else:
-            self._begin(lambda: self._go_on(held, seconds))
+            self._begin(lambda: self._go_on(processes, seconds))
 
     def leave(self, node: str, raylet: int, seconds: int) -> None:
         """Announce that a node is taken away, as its pod's preStop hook does; end its raylet after `seconds`."""
         command = [sys.executable, "-m", "dljob.runtime.leave", str(seconds), node]
         # With a pidfd: a process that takes over the pid meanwhile gets no signal.
-        held = _HeldProcesses([raylet])
+        raylet_process = _HeldProcesses([raylet])
         hook = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
-        self._begin(lambda: self._end_node(held, hook, seconds))
+        self._begin(lambda: self._end_node(raylet_process, hook, seconds))
 
     def slow(self, pids: Iterable[int], factor: int, seconds: float) -> None:
         """Let processes run for one part in `factor` of the time, during `seconds`."""
-        held = _HeldProcesses(pids)
-        self._begin(lambda: self._drag(held, factor, seconds))
+        processes = _HeldProcesses(pids)
+        self._begin(lambda: self._drag(processes, factor, seconds))
 
     def close(self) -> None:
         """Resume processes that are stopped for a time."""
@@ -64,28 +64,28 @@ class Signals:
         self._threads.append(thread)
         thread.start()
 
-    def _end_node(self, held: _HeldProcesses, hook: subprocess.Popen[bytes], seconds: int) -> None:
+    def _end_node(self, raylet_process: _HeldProcesses, hook: subprocess.Popen[bytes], seconds: int) -> None:
         if not self._closed.wait(seconds):
-            held.send(signal.SIGKILL)
-        held.close()
+            raylet_process.send(signal.SIGKILL)
+        raylet_process.close()
         hook.kill()
         hook.wait()
 
-    def _go_on(self, held: _HeldProcesses, seconds: float) -> None:
+    def _go_on(self, processes: _HeldProcesses, seconds: float) -> None:
         # Woken by `close`: a stopped process must run again before the sender exits.
         self._closed.wait(seconds)
-        held.send(signal.SIGCONT)
-        held.close()
+        processes.send(signal.SIGCONT)
+        processes.close()
 
-    def _drag(self, held: _HeldProcesses, factor: int, seconds: float) -> None:
+    def _drag(self, processes: _HeldProcesses, factor: int, seconds: float) -> None:
         for _ in range(max(1, round(seconds / PERIOD_S))):
-            held.send(signal.SIGSTOP)
+            processes.send(signal.SIGSTOP)
             over = self._closed.wait(PERIOD_S * (factor - 1) / factor)
             # Continued also when this sender is closed: a job must not stay stopped after `dljob chaos`.
-            held.send(signal.SIGCONT)
+            processes.send(signal.SIGCONT)
             if over or self._closed.wait(PERIOD_S / factor):
                 break
-        held.close()
+        processes.close()
 
 
 class _HeldProcesses:
@@ -118,7 +118,7 @@ class _HeldProcesses:
 
 def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
     """Return node id -> pid of the raylets on this machine of one Ray (host:port of its GCS), without its head."""
-    found: dict[str, int] = {}
+    raylets: dict[str, int] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
@@ -126,8 +126,8 @@ def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
                 # By the GCS's address: another Ray on this machine must not be hit.
                 if Path(words[0]).name == "raylet" and f"--gcs-address={address}" in words and "--head" not in words:
                     node = next((w.removeprefix("--node_id=") for w in words if w.startswith("--node_id=")), "")
-                    found[node] = int(folder.name)
-    return found
+                    raylets[node] = int(folder.name)
+    return raylets
 
 
 def processes_of_node(raylet: int) -> list[int]:

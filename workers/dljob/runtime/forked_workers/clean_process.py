@@ -45,7 +45,7 @@ class CleanProcess:
         """Return whether it is there; wait until the template at `path` has imported."""
         self._line.settimeout(starter.IMPORT_S)
         with contextlib.suppress(OSError):  # once this end is closed, the template forks it no more
-            if starter.said(self._line, path) == starter.YES:
+            if starter.first_byte(self._line, path) == starter.YES:
                 return True
         self._line.close()
         return False
@@ -90,15 +90,17 @@ def sockets() -> tuple[str, int]:
 
 def _finds_the_same(modules: Sequence[str], import_path: Sequence[str]) -> bool:
     """Return whether a template would import the modules from where a path finds them: Ray adds folders of its own."""
-    said = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    usual = [each for each in import_path if each in said or each.startswith((sys.prefix, sys.base_prefix))]
+    named_folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    usual = [
+        folder for folder in import_path if folder in named_folders or folder.startswith((sys.prefix, sys.base_prefix))
+    ]
     top = {name.partition(".")[0] for name in modules}
     return all(_origin(name, import_path) == _origin(name, usual) for name in top)
 
 
 def _origin(name: str, path: Sequence[str]) -> str | None:
-    found = PathFinder.find_spec(name, path)
-    return None if found is None else found.origin
+    spec = PathFinder.find_spec(name, path)
+    return None if spec is None else spec.origin
 
 
 def forked(
@@ -120,7 +122,7 @@ def forked(
     """
     folder, raylet = sockets()
     module, options = program
-    import_path = [each for each in options.get("path") or sys.path if each]
+    import_path = [entry for entry in options.get("path") or sys.path if entry]
     if not (folder and modules and _finds_the_same(modules, import_path)):
         return None
     common = {name: value for name, value in env.items() if name == MARK or not name.startswith(OF_A_PROCESS)}
@@ -146,7 +148,7 @@ def forked(
 
     request = [module, json.dumps({**options, "path": import_path})], dict(env)
     try:
-        made = CleanProcess(starter.from_template(path, request, start, starter.CLEAN, files))
+        clean_process = CleanProcess(starter.from_template(path, request, start, starter.CLEAN, files))
     except (OSError, subprocess.SubprocessError):
         return None
-    return made if made.granted(path) else None
+    return clean_process if clean_process.granted(path) else None

@@ -21,12 +21,12 @@ def of_raylet(raylet: int) -> list[int]:
 
 def servers(raylet: int) -> list[int]:
     """Return the servers beside a raylet."""
-    found: list[int] = []
+    pids: list[int] = []
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
             if folder.name.isdigit() and _serves((folder / "cmdline").read_bytes().decode(errors="replace"), raylet):
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 def _serves(command: str, raylet: int) -> bool:

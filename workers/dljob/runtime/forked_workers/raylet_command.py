@@ -33,8 +33,8 @@ def with_forked_workers(command: list[str], folder: Path, environ: Mapping[str, 
     # Another Ray may start its workers in another way: that costs more, but it works.
     if not words.startswith(python) or starter.SETUP not in words.split()[1]:
         return command
-    ours = subprocess.list2cmdline([sys.executable, "-I", "-S", starter.__file__, str(folder)])
-    return [*command[:at], f"{_FLAG}{ours} {words.removeprefix(python)}", *command[at + 1 :]]
+    starter_command = subprocess.list2cmdline([sys.executable, "-I", "-S", starter.__file__, str(folder)])
+    return [*command[:at], f"{_FLAG}{starter_command} {words.removeprefix(python)}", *command[at + 1 :]]
 
 
 def is_forked(environ: Mapping[str, str] = os.environ) -> bool:

@@ -92,7 +92,7 @@ class Start(NamedTuple):
     line: socket.socket | None = None
     """Where a server listens."""
     clean: bool = False
-    held: int = -1
+    held_fd: int = -1
     """The connection to who has asked, in a child that keeps it: -1 in a server."""
 
 
@@ -201,7 +201,7 @@ class WorkerServer:
             _say(f"no worker can be forked: {error.strerror}")
             pid = -1
         if pid == 0:
-            return start._replace(held=self._let_go(line, keep=start.line is None))
+            return start._replace(held_fd=self._let_go(line, keep=start.line is None))
         for fd in start.files:
             os.close(fd)
         if pid < 0 or not self._follow(pid, line, start):
@@ -294,8 +294,8 @@ class WorkerServer:
         os.close(self._raylet)
         for pidfd in self._children:
             os.close(pidfd)
-        for other, _, _ in self._lines.values():
-            other.close()
+        for other_line, _, _ in self._lines.values():
+            other_line.close()
         if keep:
             return line.detach()
         line.close()
@@ -348,18 +348,18 @@ def _received(line: socket.socket) -> Start:
             raise OSError("too many open files")
         text = bytearray()
         while len(text) < int.from_bytes(head, "big"):
-            text += line.recv(1 << 16) or _gone()
+            text += line.recv(1 << 16) or _raise_reset()
         argv, env, folder, kind = json.loads(text)
         if kind == CLEAN and len(files) < 4:
             raise OSError("too many open files")
-        who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         # Before the fork: who asked may connect as soon as it has its answer.
         served = listening(argv[0]) if kind == SERVER else None
     except BaseException:
         for fd in files:
             os.close(fd)
         raise
-    return Start(argv, env, folder, files, struct.unpack("3i", who)[0], served, kind == CLEAN)
+    return Start(argv, env, folder, files, struct.unpack("3i", credentials)[0], served, kind == CLEAN)
 
 
 def listening(path: str) -> socket.socket:
@@ -380,7 +380,7 @@ def _say(words: str) -> None:
         os.write(2, f"[dljob] server of workers, pid {os.getpid()}: {words}\n".encode())
 
 
-def _gone() -> bytes:
+def _raise_reset() -> bytes:
     raise ConnectionResetError("the starter is gone")
 
 
@@ -408,14 +408,14 @@ def become(start: Start, path: str, raylet: int, changed: Mapping[str, Change]) 
         return
     os.environ.update({**start.env, SWITCH: "1", FOLDER: f"{raylet}:{Path(path).parent}"})
     if start.line is not None:
-        run(start.line, start.argv[0], raylet, IDLE_S, IMPORTS + wanted())
+        run(start.line, start.argv[0], raylet, IDLE_S, IMPORTS + modules_to_import())
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # `random` does this for itself. With the server's state all workers would draw the same numbers.
     if (drawn := sys.modules.get("numpy.random")) is not None:
         drawn.seed()
     ray_private.when_threads_are_known(set_threads)
-    ray_private.when_registered(lambda: tell_registered(start.held))
+    ray_private.when_registered(lambda: tell_registered(start.held_fd))
     sys.argv = start.argv
     sys.path.insert(0, os.fspath(Path(start.argv[0]).parent))
     runpy.run_path(start.argv[0], run_name="__main__")
@@ -433,8 +433,8 @@ def become_clean(start: Start, changed: Mapping[str, Change]) -> None:
         Path("/proc/self/comm").write_text(CLEAN_NAME)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(start.env)
-    kept = {name: new for name, (old, new) in changed.items() if start.env.get(name) == old}
-    for name, value in kept.items():
+    import_changes = {name: new for name, (old, new) in changed.items() if start.env.get(name) == old}
+    for name, value in import_changes.items():
         os.environ.pop(name, "") if value is None else os.environ.update({name: value})
     set_threads()
     module, text = start.argv
@@ -442,10 +442,10 @@ def become_clean(start: Start, changed: Mapping[str, Change]) -> None:
     sys.path[:] = options.pop("path") or sys.path
     sys.argv = [module]
     sys.modules["__main__"] = ModuleType("__main__")
-    importlib.import_module(module).main(start.files[3], held=start.held, began=start.env, **options)
+    importlib.import_module(module).main(start.files[3], held_fd=start.held_fd, began=start.env, **options)
 
 
-def wanted(name: str = WANTED) -> tuple[str, ...]:
+def modules_to_import(name: str = WANTED) -> tuple[str, ...]:
     """Return the modules that a variable of the environment asks for."""
     return tuple(filter(None, os.environ.get(name, "").split(",")))
 
@@ -493,7 +493,7 @@ def main(fd: int, path: str, first_s: float, raylet: int) -> None:
     del sys.path[0]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Those that workers want are none that load Ray: with them here, all jobs share one import of torch.
-    run(line, path, raylet, first_s, wanted(CLEAN_IMPORTS) or LIBRARIES + wanted())
+    run(line, path, raylet, first_s, modules_to_import(CLEAN_IMPORTS) or LIBRARIES + modules_to_import())
 
 
 if __name__ == "__main__":

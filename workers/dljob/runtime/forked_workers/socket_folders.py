@@ -41,10 +41,10 @@ def _prefix() -> str:
     """Return how names of folders begin whose raylets can be seen from here."""
     try:
         # /tmp may be shared by containers, and processes of another one cannot be seen.
-        seen = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+        boot_and_namespace = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")  # noqa: PTH115
     except OSError:  # a sandbox without: nothing can be told of other processes
         return PREFIX
-    return f"{PREFIX}{sha256(seen.encode()).hexdigest()[:8]}-"
+    return f"{PREFIX}{sha256(boot_and_namespace.encode()).hexdigest()[:8]}-"
 
 
 def remove_dead() -> None:
@@ -59,17 +59,17 @@ def remove_dead() -> None:
 
 
 def _remove_dead(folder: Path) -> None:
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        info = os.fstat(held)
+        info = os.fstat(folder_fd)
         if info.st_uid != os.geteuid() or time.time() - info.st_mtime < YOUNG_S:
             return
         # In this order: once nobody has it locked, its raylet runs if it ever will.
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_named(folder) and all(map(_is_deaf, folder.glob("*.sock"))):
             clear(folder)
     finally:
-        os.close(held)
+        os.close(folder_fd)
 
 
 def _is_named(folder: Path) -> bool:

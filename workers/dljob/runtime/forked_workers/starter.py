@@ -73,10 +73,12 @@ def request_of(words: list[str], environ: dict[str, str], executable: str) -> Re
     """
     context = next((json.loads(word.removeprefix(CONTEXT)) for word in words if word.startswith(CONTEXT)), {})
     program = [word for word in words[1:] if not word.startswith((CONTEXT, LANGUAGE))]
-    own = context.get("py_executable", executable) == executable and not context.get("override_worker_entrypoint")
+    is_usual_start = context.get("py_executable", executable) == executable and not context.get(
+        "override_worker_entrypoint"
+    )
     # Workers for spilled objects come before any job, and a worker without a job cannot load Ray in advance.
     known = environ.get(JOB) and not any(word.startswith("--worker-type=") for word in program)
-    if not (own and known and program) or context.get("command_prefix"):
+    if not (is_usual_start and known and program) or context.get("command_prefix"):
         return None
     env = dict(environ)
     for name, value in (context.get("env_vars") or {}).items():
@@ -88,8 +90,8 @@ def request_of(words: list[str], environ: dict[str, str], executable: str) -> Re
 def _expanded(text: str, env: dict[str, str]) -> str:
     """Do as `os.path.expandvars`, for an environment that is not this process's."""
 
-    def value(found: re.Match[str]) -> str:
-        return env.get(found[1] or found[2], found[0])
+    def value(match: re.Match[str]) -> str:
+        return env.get(match[1] or match[2], match[0])
 
     return re.sub(r"\$(?:(\w+)|\{([^}]*)\})", value, text)
 
@@ -111,10 +113,10 @@ def ask(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] 
     """
     program, env = request
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except OSError:  # removed meanwhile
-        here = "/"
-    text = json.dumps([program, env, here, kind]).encode()
+        folder = "/"
+    text = json.dumps([program, env, folder, kind]).encode()
     line = socket.socket(socket.AF_UNIX)
     try:
         line.settimeout(PATIENCE_S)
@@ -122,11 +124,11 @@ def ask(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] 
         # The environment, which may have secrets, goes to nobody else.
         if _uid_of_peer(line) != os.geteuid():
             raise PermissionError(errno.EPERM, "another user listens there", path)
-        whole = len(text).to_bytes(4, "big") + text
+        message = len(text).to_bytes(4, "big") + text
         # In one message: a starter that is ended meanwhile has sent all of it, or nothing.
-        sent = line.sendmsg([whole], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+        sent = line.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
         # The kernel takes a part of what is very long. Where nothing is left, `sendall` would still wait for room.
-        if rest := whole[sent:]:
+        if rest := message[sent:]:
             line.sendall(rest)
     except OSError:
         line.close()
@@ -201,11 +203,11 @@ def _fork_server(folder: str, path: str, env: dict[str, str], raylet: int) -> No
     common = {name: value for name, value in env.items() if name != JOB}
     template = socket_of(folder, common, raylet)
 
-    def start(made: socket.socket) -> None:
-        _start(made, template, common, raylet)
+    def start(listener: socket.socket) -> None:
+        _start(listener, template, common, raylet)
 
     with from_template(template, ([path], env), start, SERVER) as line:
-        answer = said(line, template)
+        answer = first_byte(line, template)
         if not answer:
             raise ConnectionResetError("the template was killed")
         if answer != YES:
@@ -232,13 +234,13 @@ def from_template(
         with locked(path):
             if (line := _asked(path, request, kind, files)) is None:
                 _clear(path)
-                with listening(path) as made:
-                    start(made)
+                with listening(path) as listener:
+                    start(listener)
     # It imports without the lock: whoever needs the same one asks it, too.
     return line or ask(path, request, kind, files)
 
 
-def said(line: socket.socket, path: str) -> bytes:
+def first_byte(line: socket.socket, path: str) -> bytes:
     """Return the first byte that a server or template says. Raises OSError, and closes, if that takes too long."""
     try:
         return line.recv(1)
@@ -291,7 +293,7 @@ def run_forked(folder: str, request: Request) -> int | None:
     for _ in range(TRIES):
         try:
             line = reach(folder, request, raylet)
-            answer = said(line, socket_of(folder, request[1], raylet))
+            answer = first_byte(line, socket_of(folder, request[1], raylet))
         except ConnectionError:  # the server, or its template, was killed
             continue
         except OSError:  # no room for a socket, or a server that does not answer in time

@@ -42,8 +42,8 @@ async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Ou
         # Keys before the actor: a master finds its spec in the store, and others find the master by the registry.
         await backend.kv.put(f"dljob/{order.uid}/spec", job.text.encode())
         await backend.kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
-        head = await _head(backend, alone=not away)
-        order = replace(order, launcher=backend.here(), away=away)
+        head = await _head(backend, any_node=not away)
+        order = replace(order, launcher=backend.own_node(), away=away)
         spawn = asyncio.ensure_future(backend.spawn(master_actor(order, head, avoid=away)))
         # Shielded: on Ctrl-C the spawn goes on, so that its actor is known and can be ended.
         await _first_answer(backend, await asyncio.shield(spawn), entry, job.create_timeout_s)
@@ -72,11 +72,11 @@ async def _forget_unless_made(backend: Backend, uid: str) -> None:
     The caller's spawn may have made one though it failed, or another process has.
     """
     try:
-        made = await backend.lookup(actor_name(uid))
+        master = await backend.lookup(actor_name(uid))
     except Exception as error:  # noqa: BLE001 - Ray cannot tell: a master that lives needs the keys
         log.warning("the keys of job %s stay, as Ray does not say whether it has a PrimeMaster: %r", uid, error)
         return
-    if made is None:
+    if master is None:
         await forget(backend.kv, uid)
 
 
@@ -104,12 +104,12 @@ async def _tear_down(backend: Backend, ref: ActorRef, uid: str) -> None:
     await forget(backend.kv, uid)
 
 
-async def _head(backend: Backend, *, alone: bool) -> str | None:
-    """Return the head's node; unless `alone`, wait for a second node, however long its machine takes."""
+async def _head(backend: Backend, *, any_node: bool) -> str | None:
+    """Return the head's node; unless `any_node`, wait for a second node, however long its machine takes."""
     while True:
         nodes = await backend.nodes()
         head = next((node.id for node in nodes if node.head), None)
-        if alone or (head and len(nodes) > 1):
+        if any_node or (head and len(nodes) > 1):
             return head
         await asyncio.sleep(NODES_S)
 

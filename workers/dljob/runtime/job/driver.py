@@ -41,23 +41,23 @@ def drive(args: argparse.Namespace) -> int | Incompatible:
         text = read_spec(args.spec)
         job = outline(text.decode())
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        why = explain(text, args.spec) if text else None
-        return why or Incompatible("InvalidSpec", f"cannot read the spec {args.spec}: {error!r}", "")
+        refusal = explain(text, args.spec) if text else None
+        return refusal or Incompatible("InvalidSpec", f"cannot read the spec {args.spec}: {error!r}", "")
     except DLJobError as error:
         say(f"{type(error).__name__}: {error}")
         return 1
     try:
-        found = _begin(job, args)
-        if isinstance(found, Incompatible):
-            return found
+        connection = _begin(job, args)
+        if isinstance(connection, Incompatible):
+            return connection
         _gateway(args)
-        return _wait(found)
+        return _wait(connection)
     except DLJobError as error:
         say(f"{type(error).__name__}: {error}")
         return 1
 
 
-def read_spec(where: str) -> bytes:
+def read_spec(place: str) -> bytes:
     """Read a file, or a package that `PUT /api/packages/gcs/<name>` put into Ray's store.
 
     Ray keeps the packages of runtime environments there, under their URI in the GCS (source: Ray 2.60,
@@ -67,16 +67,16 @@ def read_spec(where: str) -> bytes:
         OSError: It does not exist (any more).
         UnreachableError: Ray cannot be joined.
     """
-    if not where.startswith(pods.PACKAGES):
-        return Path(where).read_bytes()
+    if not place.startswith(pods.PACKAGES):
+        return Path(place).read_bytes()
     connect()
-    found = ray_private.kv_get(where)
-    if not found:
-        raise FileNotFoundError(f"Ray does not keep {where} any more")
-    return found
+    content = ray_private.kv_get(place)
+    if not content:
+        raise FileNotFoundError(f"Ray does not keep {place} any more")
+    return content
 
 
-def explain(spec: bytes, where: str) -> Incompatible | None:
+def explain(spec: bytes, place: str) -> Incompatible | None:
     """Return why a spec cannot be run; None if it can.
 
     Called only after a failure: the spec's models take half a second to import, and PrimeMaster validates it anyway.
@@ -87,7 +87,7 @@ def explain(spec: bytes, where: str) -> Incompatible | None:
     try:
         plan(parse(json.loads(spec)))
     except ValueError as error:
-        return Incompatible("InvalidSpec", f"cannot read the spec {where}: {error}", "")
+        return Incompatible("InvalidSpec", f"cannot read the spec {place}: {error}", "")
     except PlacementError as error:
         return Incompatible("DoesNotFit", error.message, error.hint)
     except DLJobError as error:
@@ -106,10 +106,10 @@ def home(usual: str = "") -> Path:
     Raises:
         UsageError: Neither is set. Each pod of a RayCluster that dljob made has DLJOB_HOME.
     """
-    said = os.environ.get("DLJOB_HOME") or usual
-    if not said:
+    folder = os.environ.get("DLJOB_HOME") or usual
+    if not folder:
         raise UsageError("DLJOB_HOME is not set", hint="set it to a folder for the jobs of this machine")
-    return Path(said).expanduser().absolute()
+    return Path(folder).expanduser().absolute()
 
 
 def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatible:
@@ -118,14 +118,14 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatib
     folder = home(args.home) / "jobs" / f"{job.name}-{uid[:8]}"
     connect(code_dir=_code(args))
     signal.signal(signal.SIGTERM, _told_to_go)  # after connect(): Ray puts its own handler there
-    found = find(job, job_dir=folder, uid=uid)
+    connection = find(job, job_dir=folder, uid=uid)
     # On a Ray that outlives attempts, an ended job in the folder may be of an earlier attempt: that one is over.
-    if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
+    if connection is not None and not (_older(folder, args.attempt) and connection.final() is not None):
         say(f"{job.name} ({uid[:8]}) exists already; waiting for its end")
-        return found
-    if found is not None:
+        return connection
+    if connection is not None:
         # Its master holds the actor name that this attempt's master needs.
-        found.let_leave()
+        connection.let_leave()
     try:
         return _start(job, folder, args)
     except DLJobError:  # the message of a validation says more than the master's end does
@@ -140,29 +140,29 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     if _older(folder, args.attempt):
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
     # The spec is in Ray's store exactly when the RayCluster is not the job's own (rayClusterRef).
-    own = not args.spec.startswith(pods.PACKAGES)
+    owns_cluster = not args.spec.startswith(pods.PACKAGES)
     try:
-        made = begin(
+        new_connection = begin(
             job,
             job_dir=folder,
             code_dir=_code(args),
             uid=args.uid,
             attempt=args.attempt,
-            own_nodes=own,
+            own_nodes=owns_cluster,
             apart=True,
             carried=_carried(args.carried),
         )
     except UsageError:
         # Another launcher created the same job meanwhile.
-        found = find(job, job_dir=folder, uid=args.uid)
-        if found is None:
+        other_connection = find(job, job_dir=folder, uid=args.uid)
+        if other_connection is None:
             raise
-        return found
+        return other_connection
     with suppress(OSError):
         (folder / ATTEMPT).write_text(f"{args.attempt}\n")
     took = time.monotonic() - began
     say(f"{job.name} ({args.uid[:8]}), attempt {args.attempt}: PrimeMaster answers after {took:.2f} s; {folder}")
-    return made
+    return new_connection
 
 
 def _code(args: argparse.Namespace) -> Path | None:
@@ -171,15 +171,15 @@ def _code(args: argparse.Namespace) -> Path | None:
     return code if not args.spec.startswith(pods.PACKAGES) and _holds_files(code) else None
 
 
-def _carried(where: str) -> str:
+def _carried(place: str) -> str:
     """Return the state that the previous attempt handed on, such as its restart counts.
 
     A job runs without it too; its budgets then start at zero.
     """
-    if not where:
+    if not place:
         return ""
     try:
-        return read_spec(where).decode()
+        return read_spec(place).decode()
     except (OSError, ValueError) as error:
         say(f"the state of the previous attempt cannot be read, so restart budgets start at zero: {error!r}")
         return ""
@@ -193,8 +193,8 @@ def _attempt_of(folder: Path) -> int | None:
 
 def _older(folder: Path, attempt: int) -> bool:
     """Return whether the folder belongs to an earlier attempt, on a Ray that outlives attempts."""
-    there = _attempt_of(folder)
-    return there is not None and there < attempt
+    folder_attempt = _attempt_of(folder)
+    return folder_attempt is not None and folder_attempt < attempt
 
 
 def _holds_files(folder: Path) -> bool:

@@ -96,15 +96,15 @@ class Gateway:
                 self._tell(self._server.address)
                 return
 
-    def _tell(self, what: str | Exception) -> None:
+    def _tell(self, result: str | Exception) -> None:
         # Each attempt has a result of its own: a caller must not get the error of an earlier one.
         if self._bound.done():
             self._bound = asyncio.get_running_loop().create_future()
-        if isinstance(what, Exception):
-            self._bound.set_exception(what)
+        if isinstance(result, Exception):
+            self._bound.set_exception(result)
             self._bound.exception()  # marked as retrieved: asyncio logs it if nobody calls `address`
         else:
-            self._bound.set_result(what)
+            self._bound.set_result(result)
 
     async def address(self) -> str:
         """Return the address as host:port once it serves; raises the error that keeps it from serving."""

@@ -294,13 +294,13 @@ def _integer(request: web.Request, name: str, default: int, most: int) -> int:
 
 def _have(request: web.Request) -> dict[str, int]:
     """Return the files that a caller has, and how much of each. Raises UsageError for what is no file of a record."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for text in filter(None, request.query.get("have", "").split(",")):
         name, _, size = text.rpartition(":")
         if not NAME.fullmatch(name) or not (size.isascii() and size.isdigit() and len(size) < 20):
             raise UsageError(f"have has {text[:64]!r}; it must be name:bytes, of files of the record")
-        found[name] = int(size)
-    return found
+        sizes[name] = int(size)
+    return sizes
 
 
 def _timeout(request: web.Request) -> float:
@@ -315,12 +315,12 @@ def _timeout(request: web.Request) -> float:
 def _order(body: bytes) -> CommandRequest:
     try:
         data: Any = json.loads(body)
-        said = {"target": "job", "by": "", **data}
+        fields = {"target": "job", "by": "", **data}
     except (ValueError, TypeError):
-        said = {}
-    if said.keys() != {"id", "kind", "target", "by"} or not all(isinstance(value, str) for value in said.values()):
+        fields = {}
+    if fields.keys() != {"id", "kind", "target", "by"} or not all(isinstance(value, str) for value in fields.values()):
         raise UsageError('a command is {"id", "kind", "target", "by"}, all texts; target is job when left out')
-    order = CommandRequest(**said)
+    order = CommandRequest(**fields)
     if not ID.fullmatch(order.id):
         raise UsageError("the id of a command is 1 to 253 letters, digits and signs")
     if len(order.target) > 128 or len(order.by) > 253:
@@ -366,23 +366,23 @@ def _code(error: DLJobError) -> int:
 
 def _authenticate(token: str | None) -> Any:
     """Answer 401 to requests below /v1 without the token."""
-    wanted = None if token is None else token.encode()
+    expected_token = None if token is None else token.encode()
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if wanted is not None and request.path.startswith("/v1") and not _shown(request, wanted):
+        if expected_token is not None and request.path.startswith("/v1") and not _shown(request, expected_token):
             return _json({"error": "the token is missing or wrong: send `Authorization: Bearer <Ray's token>`"}, 401)
         return await handler(request)
 
     return authenticate
 
 
-def _shown(request: web.Request, wanted: bytes) -> bool:
+def _shown(request: web.Request, expected_token: bytes) -> bool:
     # The API server's proxy does not pass `Authorization` on, so the operator sends the second one.
     for header in ("Authorization", "x-ray-authorization"):
         kind, _, token = request.headers.get(header, "").partition(" ")
         # Compared in constant time, so that answers' timing tells nothing of the token.
-        if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(errors="replace"), wanted):
+        if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(errors="replace"), expected_token):
             return True
     return False
 

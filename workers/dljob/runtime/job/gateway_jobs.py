@@ -70,15 +70,15 @@ class RayJobs:
         """Return uid, name and phase of each job, live ones first."""
         live = await self._entries()
         phases = await asyncio.gather(*(self._quick(entry) for entry in live))
-        found = [_row(entry.uid, entry.name, seen) for entry, seen in zip(live, phases, strict=True)]
+        rows = [_row(entry.uid, entry.name, snapshot) for entry, snapshot in zip(live, phases, strict=True)]
         # A job that ends just now may be in both lists: the registry wins.
         known = {entry.uid for entry in live}
         ended = await asyncio.to_thread(self._ended)
-        return found + [_row(s["uid"], s["name"], s) for s in ended if s["uid"] not in known]
+        return rows + [_row(s["uid"], s["name"], s) for s in ended if s["uid"] not in known]
 
     async def brief(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
         """Return the brief snapshot once its version is greater than `after`, or after `timeout_s`."""
-        answer = await self._ask(uid, timeout_s, lambda left: ("brief", after, left))
+        answer = await self._ask(uid, timeout_s, lambda seconds_left: ("brief", after, seconds_left))
         # Remembered for `_master_node`, which is asked when the master is away.
         if answer:
             self._nodes_of_masters[uid] = str(answer.get("masterNode") or "")
@@ -88,12 +88,12 @@ class RayJobs:
 
     async def status(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
         """Return the whole snapshot once its version is greater than `after`, or after `timeout_s`."""
-        answer = await self._ask(uid, timeout_s, lambda left: ("status", after, left))
+        answer = await self._ask(uid, timeout_s, lambda seconds_left: ("status", after, seconds_left))
         return answer or await self._final(uid)
 
     async def events(self, uid: str, after: int, timeout_s: float) -> list[dict[str, Any]]:
         """Return the events with a number greater than `after`, once there are some; at most EVENTS_AT_ONCE."""
-        answer = await self._ask(uid, timeout_s, lambda left: ("notes", after, left))
+        answer = await self._ask(uid, timeout_s, lambda seconds_left: ("notes", after, seconds_left))
         # The job has ended: its notes are in its folder.
         if answer is None:
             answer = await asyncio.to_thread(read_notes, await self._folder(uid), after)
@@ -116,9 +116,9 @@ class RayJobs:
     async def command(self, uid: str, order: CommandRequest) -> None:
         """Pass a command to PrimeMaster. For a job that has ended it does nothing, and raises nothing."""
         # Checked here, so that the caller learns of a mistake: a command is answered before it is carried out.
-        why = wrong(order, await self.brief(uid, 0, 0.0))
-        if why:
-            raise UsageError(why)
+        problem = wrong(order, await self.brief(uid, 0, 0.0))
+        if problem:
+            raise UsageError(problem)
         if order.kind == "cause":
             rank, dot, incarnation = order.target.partition(".")
             # A node's by its id; a rank's process as `rollout/1.5`, which only a faults file speaks of.
@@ -135,14 +135,14 @@ class RayJobs:
         self, uid: str, rank: tuple[str, int], offset: int | None, limit: int, since: float | None = None
     ) -> LogPart:
         """Return a rank's log from an offset, since a moment (unix seconds), or its end."""
-        seen = await self.status(uid, 0, 0.0)
-        row = next((row for row in seen["ranks"] if (row["role"], row["rank"]) == rank), None)
+        snapshot = await self.status(uid, 0, 0.0)
+        row = next((row for row in snapshot["ranks"] if (row["role"], row["rank"]) == rank), None)
         if row is None:
             raise NotFoundError(f"the job has no rank {rank[0]}/{rank[1]}")
         log = tails.of_rank(await self._folder(uid), row)
         part = await tails.read(self._readers.ask, log, offset, limit, since=since)
         # Complete only if both hold: a rank of a live job may write on.
-        end = seen["phase"] in FINAL and part.offset >= part.size
+        end = snapshot["phase"] in FINAL and part.offset >= part.size
         return LogPart(part.text, part.offset, end, part.size, part.timed)
 
     async def master_log(
@@ -157,13 +157,13 @@ class RayJobs:
     async def _master_node(self, uid: str) -> tuple[str, bool]:
         """Return the node of a job's PrimeMaster (while it is away, the last known one), and if the job has ended."""
         try:
-            seen = await self.brief(uid, 0, 0.0)
+            snapshot = await self.brief(uid, 0, 0.0)
         except UnreachableError:
             known = self._nodes_of_masters.get(uid)
             if known is None:
                 raise
             return known, False
-        return str(seen.get("masterNode") or ""), seen["phase"] in FINAL
+        return str(snapshot.get("masterNode") or ""), snapshot["phase"] in FINAL
 
     async def record(self, uid: str, have: Mapping[str, int]) -> RecordNews:
         """Return the files of the job's record, and what is new in those that the caller has in part.
@@ -182,15 +182,15 @@ class RayJobs:
             async with asyncio.timeout(RECORD_S):
                 return await self._readers.ask(node, record_news, folder, have)
         except Exception as error:
-            why = str(error).strip() or f"nothing within {RECORD_S:g} s"
-            raise UnreachableError(f"the record on node {node[:8]} cannot be read: {why[:200]}") from error
+            problem = str(error).strip() or f"nothing within {RECORD_S:g} s"
+            raise UnreachableError(f"the record on node {node[:8]} cannot be read: {problem[:200]}") from error
 
     async def stacks(self, uid: str, target: str) -> dict[str, str]:
         """Return rank -> stacks as text. Raises NotFoundError for an ended job and for an unknown target."""
         # The targets of stacks are those of a restart: job, role or rank.
-        why = wrong(CommandRequest("", "restart", target, ""), await self.brief(uid, 0, 0.0))
-        if why:
-            raise NotFoundError(why)
+        problem = wrong(CommandRequest("", "restart", target, ""), await self.brief(uid, 0, 0.0))
+        if problem:
+            raise NotFoundError(problem)
         answer = await self._ask(uid, STACKS_S, lambda _: ("stacks", target))
         if answer is None:
             raise NotFoundError(f"job {uid} is over: it has no processes")
@@ -198,9 +198,11 @@ class RayJobs:
 
     async def metrics(self) -> str:
         """Return the metrics of all live jobs as text; the series of a job end with it."""
-        seen = await asyncio.gather(*(self._quick(entry) for entry in await self._entries()))
+        snapshots = await asyncio.gather(*(self._quick(entry) for entry in await self._entries()))
         ray = versions.installed_versions().ray or ""
-        return exposition(one for snapshot in seen if snapshot for one in samples(snapshot, self._namespace, ray))
+        return exposition(
+            sample for snapshot in snapshots if snapshot for sample in samples(snapshot, self._namespace, ray)
+        )
 
     # -- calls of masters
 
@@ -271,8 +273,8 @@ class RayJobs:
         return await self._entry(uid) is not None
 
     async def _entries(self) -> list[JobRecord]:
-        found = [await self._entry(key.removeprefix(REGISTRY)) for key in await self._backend.kv.keys(REGISTRY)]
-        return sorted((entry for entry in found if entry), key=lambda entry: entry.started)
+        entries = [await self._entry(key.removeprefix(REGISTRY)) for key in await self._backend.kv.keys(REGISTRY)]
+        return sorted((entry for entry in entries if entry), key=lambda entry: entry.started)
 
     # -- jobs that have ended
 
@@ -281,25 +283,25 @@ class RayJobs:
         entry = await self._entry(uid)
         if entry is not None:
             return Path(entry.dir)
-        left = await self._ended_in(uid)
-        if left is None:
+        ended_folder = await self._ended_in(uid)
+        if ended_folder is None:
             raise NotFoundError(f"no job {uid}")
-        return left
+        return ended_folder
 
     async def _ended_in(self, uid: str) -> Path | None:
         """Return the folder of a job that has ended; None while it lives, and for an unknown job.
 
         A master on another node left its final status in Ray's store: its folder is created here from that.
         """
-        found = await asyncio.to_thread(self._find_folder, uid)
-        if found is not None or await self._registered(uid):
-            return found
+        folder = await asyncio.to_thread(self._find_folder, uid)
+        if folder is not None or await self._registered(uid):
+            return folder
         return await bring(self._backend.kv, uid)
 
     def _find_folder(self, uid: str) -> Path | None:
         for folder in self._home.glob(f"*-{uid[:8]}"):
-            seen = read_status(folder)
-            if seen.get("uid") == uid and seen.get("phase") in FINAL:
+            status = read_status(folder)
+            if status.get("uid") == uid and status.get("phase") in FINAL:
                 return folder
         return None
 
@@ -315,7 +317,7 @@ class RayJobs:
         """Return the final statuses of the last ENDED_SHOWN jobs, latest first."""
         with suppress(OSError):
             files = sorted(self._home.glob(f"*/{STATUS}"), key=lambda path: -path.stat().st_mtime)[:ENDED_SHOWN]
-            return [seen for seen in (read_status(file.parent) for file in files) if seen.get("phase") in FINAL]
+            return [status for status in (read_status(file.parent) for file in files) if status.get("phase") in FINAL]
         return []
 
     # -- pods
@@ -324,8 +326,8 @@ class RayJobs:
         """Learn the pods of these nodes, and forget those of nodes that are gone."""
         # Only for nodes that are new: the pods of the others do not change.
         if not nodes <= self._pods.keys():
-            seen = await asyncio.to_thread(pods_of_nodes)
-            self._pods = {node: seen.get(node, "") for node in seen.keys() | nodes}
+            pods_by_node = await asyncio.to_thread(pods_of_nodes)
+            self._pods = {node: pods_by_node.get(node, "") for node in pods_by_node.keys() | nodes}
 
 
 def pods_of_nodes() -> dict[str, str]:
@@ -337,23 +339,23 @@ def pods_of_nodes() -> dict[str, str]:
     return {node: info.instance_id or info.node_manager_hostname for node, info in rows.items()}
 
 
-def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
+def wrong(order: CommandRequest, snapshot: Mapping[str, Any]) -> str:
     """Return why a command does not fit the job of this snapshot; empty when it does."""
     if order.kind == "cause":
         needs = "a cause needs the target node/<Ray's node id> or role/rank.incarnation, and in `by` the evidence"
-        known = {role["name"] for role in seen["roles"]}
+        known = {role["name"] for role in snapshot["roles"]}
         role = order.target.partition("/")[0]
         fits = _PROCESS.fullmatch(order.target) and role in known
         return "" if order.by and (fits or (role == "node" and order.target[5:] and "." not in order.target)) else needs
     if order.kind not in ("restart", "scale", "checkpoint", *ENDS):
         return f"there is no command {order.kind[:64]!r}; there are restart, scale, checkpoint, stop, suspend and cause"
     if order.kind == "scale":
-        return _unscalable(order.target, seen)
+        return _unscalable(order.target, snapshot)
     if order.target == "job":
         return ""
     if order.kind in ENDS:
         return f"only the job can be {ENDS[order.kind]}, not {order.target}"
-    roles = {role["name"]: role["desired"] for role in seen["roles"]}
+    roles = {role["name"]: role["desired"] for role in snapshot["roles"]}
     role, slash, number = order.target.partition("/")
     # isascii, too: `isdigit` alone takes digits of other scripts.
     if role in roles and (not slash or (number.isascii() and number.isdigit() and int(number) < roles[role])):
@@ -361,10 +363,10 @@ def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
     return f"the job has no {order.target!r}; targets are job, a role ({', '.join(roles)}), or a rank as {role}/0"
 
 
-def _unscalable(target: str, seen: Mapping[str, Any]) -> str:
+def _unscalable(target: str, snapshot: Mapping[str, Any]) -> str:
     role, _, count = target.partition("=")
     # Only roles whose number of ranks may change have this field.
-    able = [row["name"] for row in seen["roles"] if "wanted" in row]
+    able = [row["name"] for row in snapshot["roles"] if "wanted" in row]
     if role in able and count.isascii() and count.isdecimal() and len(count) <= 6:
         return ""
     return f"{target!r} cannot be scaled: it is written role=ranks, of {', '.join(able) or 'no role of this job'}"
@@ -374,14 +376,14 @@ def about() -> dict[str, str]:
     """Return the answer of GET /v1/version."""
     import ray
 
-    here = versions.installed_versions()
+    own_versions = versions.installed_versions()
     return {
-        "dljob": here.dljob or "",
-        "ray": here.ray or "",
+        "dljob": own_versions.dljob or "",
+        "ray": own_versions.ray or "",
         "python": platform.python_version(),
         "session": ray.get_runtime_context().get_session_name(),
     }
 
 
-def _row(uid: str, name: str, seen: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"uid": uid, "name": name, "phase": seen["phase"] if seen else "Unknown"}
+def _row(uid: str, name: str, snapshot: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"uid": uid, "name": name, "phase": snapshot["phase"] if snapshot else "Unknown"}

@@ -48,17 +48,17 @@ def main() -> int:
     """Fill the folders; exit code 1 with a line on stderr when user code cannot be unpacked."""
     try:
         bring(Path(pods.LIB), with_tools=pods.WITH_TOOLS in sys.argv)
-        found = unpack(Path(pods.CODE_SOURCE), Path(pods.CODE))
+        file_count = unpack(Path(pods.CODE_SOURCE), Path(pods.CODE))
     except (DLJobError, OSError) as error:
         print(f"[dljob] {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(f"[dljob] {pods.LIB}: {', '.join(brought())}; {pods.CODE}: {counted(found, 'file')}")  # noqa: T201
+    print(f"[dljob] {pods.LIB}: {', '.join(brought())}; {pods.CODE}: {counted(file_count, 'file')}")  # noqa: T201
     # KubeRay tells each init container the name of the head's service.
     if pods.AWAIT_HEAD in sys.argv and (host := os.environ.get("FQ_RAY_IP")):
         port = int(sys.argv[sys.argv.index(pods.AWAIT_HEAD) + 1])
         took = await_head(host, port)
-        said = f"no answer for {HEAD_S:g} s" if took is None else f"there after {took:.1f} s"
-        print(f"[dljob] head {host}:{port}: {said}")  # noqa: T201
+        head_text = f"no answer for {HEAD_S:g} s" if took is None else f"there after {took:.1f} s"
+        print(f"[dljob] head {host}:{port}: {head_text}")  # noqa: T201
     return 0
 
 
@@ -67,19 +67,19 @@ def main() -> int:
 
 def brought() -> tuple[str, ...]:
     """Return the distributions to copy: dljob, and its requirements that Ray does not bring."""
-    found, waiting = list[str](), ["dljob"]
+    distributions_so_far, waiting = list[str](), ["dljob"]
     while waiting:
         name = waiting.pop()
-        if name in found or name in BY_RAY or name in NOT_IN_PODS:
+        if name in distributions_so_far or name in BY_RAY or name in NOT_IN_PODS:
             continue
         try:
             requires = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue  # a requirement under a marker for another Python or system
-        found.append(name)
+        distributions_so_far.append(name)
         # Extras are left out: a pod needs what dljob itself imports.
         waiting += [_name(line) for line in requires if "extra ==" not in line]
-    return tuple(found)
+    return tuple(distributions_so_far)
 
 
 def bring(lib: Path, *, with_tools: bool = False) -> None:
@@ -161,7 +161,7 @@ def unpack(source: Path, code: Path) -> int:
 
 
 def _unzip(archive: Path, folder: Path) -> int:
-    left, count = UNPACKED_BYTES, 0
+    bytes_left, count = UNPACKED_BYTES, 0
     try:
         with zipfile.ZipFile(archive) as packed:
             # Before anything is unpacked: a bomb may also consist of very many small files.
@@ -172,7 +172,7 @@ def _unzip(archive: Path, folder: Path) -> int:
                 if entry.is_dir():
                     target.mkdir(parents=True, exist_ok=True)
                     continue
-                left -= _extract(packed, entry, target, left)
+                bytes_left -= _extract(packed, entry, target, bytes_left)
                 count += 1
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise _refused(f"cannot be unpacked: {error}") from error
@@ -190,8 +190,8 @@ def _inside(entry: zipfile.ZipInfo) -> str:
     return str(path)
 
 
-def _extract(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:
-    """Write an entry of at most `left` bytes; return its size.
+def _extract(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, bytes_left: int) -> int:
+    """Write an entry of at most `bytes_left` bytes; return its size.
 
     The size is counted while it is unpacked, since the archive may claim another one.
     """
@@ -200,15 +200,17 @@ def _extract(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left
     with packed.open(entry) as data, target.open("wb") as out:
         while chunk := data.read(CHUNK):
             size += len(chunk)
-            if size > left:
+            if size > bytes_left:
                 raise _refused(f"unpacks to more than {UNPACKED_BYTES >> 20} MiB: put large files into the image")
             out.write(chunk)
     target.chmod(0o755 if entry.external_attr >> 16 & 0o111 else 0o644)
     return size
 
 
-def _refused(why: str) -> UsageError:
-    return UsageError(f"user code: the key {pods.ARCHIVE} {why}", hint="create it again, with zip -r or dljob submit")
+def _refused(reason: str) -> UsageError:
+    return UsageError(
+        f"user code: the key {pods.ARCHIVE} {reason}", hint="create it again, with zip -r or dljob submit"
+    )
 
 
 # -- the head

@@ -114,11 +114,11 @@ class JobConnection:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             # In polls: the master bounds each one, and the caller's deadline may be far away.
-            left = 30.0 if end is None else end - time.monotonic()
-            if left <= 0:
+            seconds_left = 30.0 if end is None else end - time.monotonic()
+            if seconds_left <= 0:
                 raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
             # No version is that high: the call returns at the end of the job, or when its time is over.
-            status = self.status(2**53, min(left, 30.0))
+            status = self.status(2**53, min(seconds_left, 30.0))
             if status.get("phase") in FINAL:
                 return status
 
@@ -127,8 +127,8 @@ class JobConnection:
         answer = self._call("wait", 0.0)
         if answer is not None:
             return answer
-        left = self._final()
-        return left if left.get("phase") in FINAL else None
+        final_status = self._final()
+        return final_status if final_status.get("phase") in FINAL else None
 
     def kill(self) -> None:
         """Kill a master that does not answer. Its ranks end when their leases do."""
@@ -161,7 +161,7 @@ class JobConnection:
         missed: float | None = None
         # The folder first: the job's Ray may have ended with it, and a call would start a new Ray or wait for a minute.
         while not is_final(self.dir):
-            ref, heard = None, True
+            ref, has_head_answered = None, True
             try:
                 ref = self._master or await find_commander(self._backend, self.uid)
                 self._master = None  # unless it answers
@@ -170,22 +170,22 @@ class JobConnection:
                     self._master = ref
                     return answer
             except ActorLostError:  # without a ref the lookup itself failed: Ray's head does not answer
-                heard = ref is not None
+                has_head_answered = ref is not None
             except ActorCallError as error:
                 raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
             # The end may be in Ray's store alone: the folder of a master on another node is out of reach.
-            if heard and await has_ended(self._backend.kv, self.uid, self.dir):
+            if has_head_answered and await has_ended(self._backend.kv, self.uid, self.dir):
                 return None
             # An actor that Ray still lists is only restarting, however long that takes: time counts without one.
             missed = None if ref is not None else missed or time.monotonic()
             if missed is not None:
-                await self._give_up(time.monotonic() - missed, heard=heard)
+                await self._give_up(time.monotonic() - missed, has_head_answered=has_head_answered)
             await asyncio.sleep(RETRY_S)
         return None
 
-    async def _give_up(self, seconds: float, *, heard: bool) -> None:
-        """Raise once a master that has been away for so long cannot come back; `heard`: Ray itself says it is away."""
-        if heard and (seconds > LOST_S or await self._backend.kv.get(REGISTRY + self.uid) is None):
+    async def _give_up(self, seconds: float, *, has_head_answered: bool) -> None:
+        """Raise once a master that has been away for so long cannot come back, as it may while Ray's head is silent."""
+        if has_head_answered and (seconds > LOST_S or await self._backend.kv.get(REGISTRY + self.uid) is None):
             raise UnreachableError(
                 f"PrimeMaster of {self.name} is gone and left no final status in {self.dir}",
                 hint=f"its journal and logs are in {self.dir}",
@@ -246,9 +246,9 @@ def begin(
         carried: State of the previous attempt; empty without one.
     """
     name = chosen(backend, job.backend)
-    made = factory(name)(job.options)
+    job_backend = factory(name)(job.options)
     # Refuse before anything is written or created.
-    admitting.check(job.text, made)
+    admitting.check(job.text, job_backend)
     uid = uid or new_uid()
     code = str(code_dir or "")
     order = MasterOrder(uid, str(job_dir), code, NAMESPACE, name, job.options, attempt, own_nodes, carried)
@@ -266,16 +266,16 @@ def begin(
             f"the job's folder {job_dir} cannot be written: {error.strerror}",
             hint="set DLJOB_HOME to a folder of yours",
         ) from error
-    settle(create(made, order, entry, job, away=apart and job.on_worker))
-    return JobConnection(made, entry)
+    settle(create(job_backend, order, entry, job, away=apart and job.on_worker))
+    return JobConnection(job_backend, entry)
 
 
 def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
     """Return the job of this uid if its PrimeMaster lives here or left a final status; else None."""
-    made = factory(chosen(backend, job.backend))(job.options)
-    if settle(find_commander(made, uid)) is None and not settle(has_ended(made.kv, uid, job_dir)):
+    job_backend = factory(chosen(backend, job.backend))(job.options)
+    if settle(find_commander(job_backend, uid)) is None and not settle(has_ended(job_backend.kv, uid, job_dir)):
         return None
-    return JobConnection(made, JobRecord(uid, job.name, str(job_dir), time.time()))
+    return JobConnection(job_backend, JobRecord(uid, job.name, str(job_dir), time.time()))
 
 
 def list_jobs(backend: str | None = None) -> tuple[JobRecord, ...]:
@@ -286,8 +286,8 @@ def list_jobs(backend: str | None = None) -> tuple[JobRecord, ...]:
 async def _entries(backend: Backend) -> tuple[JobRecord, ...]:
     # A job may end between the list of keys and a read: its value is None then.
     values = [await backend.kv.get(key) for key in await backend.kv.keys(REGISTRY)]
-    found = [JobRecord(**json.loads(value)) for value in values if value]
-    return tuple(sorted(found, key=lambda entry: entry.started))
+    entries = [JobRecord(**json.loads(value)) for value in values if value]
+    return tuple(sorted(entries, key=lambda entry: entry.started))
 
 
 def attach(job: str, backend: str | None = None) -> JobConnection:
@@ -296,14 +296,14 @@ def attach(job: str, backend: str | None = None) -> JobConnection:
     A whole uid also finds a job that has ended, if its final status is on the cluster. Raises NotFoundError without
     one.
     """
-    made = factory(chosen(backend, None))({})
-    entries = settle(_entries(made))
+    job_backend = factory(chosen(backend, None))({})
+    entries = settle(_entries(job_backend))
     # Newest first: names may occur several times, and a user means the job that was started last.
     for entry in reversed(entries):
         if job in (entry.uid, entry.uid[:8], entry.name):
-            return JobConnection(made, entry)
+            return JobConnection(job_backend, entry)
     # Live jobs first: the registry is one look, and an ended job is only found by its whole uid.
-    if (left := settle(bring(made.kv, job))) is not None:
-        return JobConnection(made, JobRecord(job, read_status(left)["name"], str(left), 0.0))
-    there = ", ".join(sorted({entry.name for entry in entries})) or "none"
-    raise NotFoundError(f"no job {job!r} lives on this cluster; there: {there}")
+    if (ended_folder := settle(bring(job_backend.kv, job))) is not None:
+        return JobConnection(job_backend, JobRecord(job, read_status(ended_folder)["name"], str(ended_folder), 0.0))
+    job_names = ", ".join(sorted({entry.name for entry in entries})) or "none"
+    raise NotFoundError(f"no job {job!r} lives on this cluster; there: {job_names}")

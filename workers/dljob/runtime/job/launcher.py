@@ -33,9 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     return refuse(ended) if isinstance(ended, versions.Incompatible) else ended
 
 
-def refuse(why: versions.Incompatible) -> int:
+def refuse(mismatch: versions.Incompatible) -> int:
     """Print a refusal as the last line, where the operator looks for it."""
-    print(json.dumps({"dljob": "refused", **why._asdict()}), flush=True)  # noqa: T201
+    print(json.dumps({"dljob": "refused", **mismatch._asdict()}), flush=True)  # noqa: T201
     return 2
 
 

@@ -61,7 +61,8 @@ class Relay:
             messages.result(self._answer(time.monotonic() + JOIN_S))
         except (NoAnswerError, ValueError) as error:
             raise UnreachableError(
-                f"the Ray at {self._address} cannot be joined within {JOIN_S:g} s: {error}{self._said()}{self._tried}",
+                f"the Ray at {self._address} cannot be joined within {JOIN_S:g} s: {error}"
+                f"{self._last_output()}{self._tried}",
                 hint="is the address reachable from here, and its token set? `ray status --address` asks Ray itself",
             ) from None
         except UnreachableError as error:
@@ -77,16 +78,16 @@ class Relay:
 
     def _start(self) -> None:
         # A memfd takes Ray's output: a pipe that nobody empties would block the child.
-        ours, theirs = socket.socketpair()
-        self._line, self._output_fd = ours, os.memfd_create("dljob-relay")
-        with theirs:
+        parent_end, child_end = socket.socketpair()
+        self._line, self._output_fd = parent_end, os.memfd_create("dljob-relay")
+        with child_end:
             self._child = subprocess.Popen(
                 # -P: no file of the current folder may stand in for a module.
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), self._address, self._uid],
+                [sys.executable, "-P", "-m", __name__, str(child_end.fileno()), self._address, self._uid],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output_fd,
                 stderr=self._output_fd,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 # Ctrl-C reaches the command alone, which then decides about the child.
                 start_new_session=True,
                 env=self._env(),
@@ -111,12 +112,12 @@ class Relay:
             return self._answer(time.monotonic() + seconds)
         except (OSError, NoAnswerError) as error:
             self.close()
-            raise NoAnswerError(f"{error}{self._said()}", is_sent=True) from None
+            raise NoAnswerError(f"{error}{self._last_output()}", is_sent=True) from None
 
     def _answer(self, end: float) -> bytes:
         line = self._line
-        found: list[bytes] = []
-        while line is not None and (not found or not found[-1].endswith(b"\n")):
+        parts: list[bytes] = []
+        while line is not None and (not parts or not parts[-1].endswith(b"\n")):
             # One deadline for all parts of an answer; never 0, which would mean not to wait at all.
             line.settimeout(max(0.01, end - time.monotonic()))
             try:
@@ -125,10 +126,10 @@ class Relay:
                 raise NoAnswerError("no answer") from None
             if not part:
                 raise NoAnswerError("the process that joins Ray ended")
-            found.append(part)
-        return b"".join(found)
+            parts.append(part)
+        return b"".join(parts)
 
-    def _said(self) -> str:
+    def _last_output(self) -> str:
         """Return the last line of the child's output, which is mostly Ray's."""
         if self._output_fd < 0:
             return ""

@@ -37,48 +37,51 @@ def installed_versions() -> Versions:
     return Versions(tuple(sys.version_info[:3]), _installed("ray"), _installed("dljob"))
 
 
-def refusal(here: Versions, ray: str, dljob: str) -> Incompatible | None:
+def refusal(own_versions: Versions, ray: str, dljob: str) -> Incompatible | None:
     """Return the first mismatch of Python, Ray or dljob, in this order; None when the job can start.
 
     Args:
-        here: The versions in the image.
+        own_versions: The versions in the image.
         ray: The job's claim (spec.rayVersion); the patch number may differ.
         dljob: The operator's version; the patch number may differ.
     """
-    return _python(here) or _ray(here, ray) or _dljob(here, dljob)
+    return _python(own_versions) or _ray(own_versions, ray) or _dljob(own_versions, dljob)
 
 
-def _python(here: Versions) -> Incompatible | None:
-    if here.python[:2] in PYTHONS:
+def _python(own_versions: Versions) -> Incompatible | None:
+    if own_versions.python[:2] in PYTHONS:
         return None
     can = " and ".join("{}.{}".format(*version) for version in PYTHONS)
     return Incompatible(
         "PythonVersionMismatch",
-        "the image has Python {}; dljob runs on {}".format(".".join(map(str, here.python)), can),
+        "the image has Python {}; dljob runs on {}".format(".".join(map(str, own_versions.python)), can),
         "use an image with Ray {} on Python {}.{}, in every pod the same".format(RAY, *PYTHONS[0]),
     )
 
 
-def _ray(here: Versions, wanted: str) -> Incompatible | None:
-    if here.ray is None:
-        message, hint = "the image has no Ray", f"use an image with ray[default]=={wanted}"
-    elif _minor(here.ray) != _minor(wanted):
-        message = f"the image has Ray {here.ray}; the job says {wanted}"
-        hint = f"set spec.rayVersion to {here.ray}, or spec.image to one with Ray {wanted}"
-    elif _minor(here.ray) != RAY:
-        message, hint = f"the image has Ray {here.ray}; this dljob runs on Ray {RAY}", f"use an image with Ray {RAY}"
+def _ray(own_versions: Versions, job_version: str) -> Incompatible | None:
+    if own_versions.ray is None:
+        message, hint = "the image has no Ray", f"use an image with ray[default]=={job_version}"
+    elif _minor(own_versions.ray) != _minor(job_version):
+        message = f"the image has Ray {own_versions.ray}; the job says {job_version}"
+        hint = f"set spec.rayVersion to {own_versions.ray}, or spec.image to one with Ray {job_version}"
+    elif _minor(own_versions.ray) != RAY:
+        message, hint = (
+            f"the image has Ray {own_versions.ray}; this dljob runs on Ray {RAY}",
+            f"use an image with Ray {RAY}",
+        )
     else:
         return None
     return Incompatible("RayVersionMismatch", message, hint)
 
 
-def _dljob(here: Versions, wanted: str) -> Incompatible | None:
-    if here.dljob is not None and _minor(here.dljob) == _minor(wanted):
+def _dljob(own_versions: Versions, operator_version: str) -> Incompatible | None:
+    if own_versions.dljob is not None and _minor(own_versions.dljob) == _minor(operator_version):
         return None
-    has = f"dljob {here.dljob}" if here.dljob else "dljob without its metadata"
+    has = f"dljob {own_versions.dljob}" if own_versions.dljob else "dljob without its metadata"
     return Incompatible(
         "DLJobVersionMismatch",
-        f"the image has {has}; the operator is of version {wanted}",
+        f"the image has {has}; the operator is of version {operator_version}",
         "let the operator bring its own dljob (its initImage), or rebuild the image with that version",
     )
 

@@ -88,7 +88,7 @@ class BusyTimes:
         time, productive = self._spent[role, "all"], self._spent[role, "productive"]
         served, waits = (
             self._spent[role, "served"],
-            {what: spent for what, spent in self._waited[role].items() if spent},
+            {awaited: spent for awaited, spent in self._waited[role].items() if spent},
         )
         steps = any(step is not None for step in columns.get(f"steps/{role}", _NO_COUNTS))
         serves = f"served/{role}" in columns and not steps
@@ -98,12 +98,12 @@ class BusyTimes:
         rest = (
             {"calls": productive - busy}
             if serves
-            else {_name(what): waits[what] for what in sorted(waits, key=lambda what: -waits[what])}
+            else {_name(awaited): waits[awaited] for awaited in sorted(waits, key=lambda awaited: -waits[awaited])}
         )
         return {
             "share": round(busy / time, 4),
             "seconds": round(time, 3),
-            "waited": {what: round(amount / time, 4) for what, amount in rest.items()},
+            "waited": {awaited: round(amount / time, 4) for awaited, amount in rest.items()},
         }
 
 
@@ -114,20 +114,20 @@ def without_stalls(row: Mapping[str, Any], accounts: Mapping[str, float]) -> Map
         row: Of `BusyTimes.rows`.
         accounts: Account -> seconds of the role's ranks, by the ledger.
     """
-    held = {account: amount for account, amount in accounts.items() if account != Account.SPARE}
-    if not held.get(Account.STALLED):
+    account_seconds = {account: amount for account, amount in accounts.items() if account != Account.SPARE}
+    if not account_seconds.get(Account.STALLED):
         return row
-    productive = held.get(Account.PRODUCTIVE, 0.0) / sum(held.values())
+    productive = account_seconds.get(Account.PRODUCTIVE, 0.0) / sum(account_seconds.values())
     share = min(row["share"], productive)
     # What stands still waits, or is waited for: waits go before work.
-    left = min(1.0, (productive - share) / (sum(row["waited"].values()) or 1.0))
-    waited = {what: round(part * left, 4) for what, part in row["waited"].items()}
+    waiting_part = min(1.0, (productive - share) / (sum(row["waited"].values()) or 1.0))
+    waited = {awaited: round(part * waiting_part, 4) for awaited, part in row["waited"].items()}
     return {**row, "share": round(share, 4), "waited": waited}
 
 
-def _name(what: str) -> str:
+def _name(awaited: str) -> str:
     """Return what was waited for in words: `calls of reward`, `queue samples`, `weights policy`."""
-    if what.startswith(KEEPER):
-        kind, _, name = what.removeprefix(KEEPER).partition(":")
+    if awaited.startswith(KEEPER):
+        kind, _, name = awaited.removeprefix(KEEPER).partition(":")
         return f"{kind} {name}"
-    return f"calls of {what}"
+    return f"calls of {awaited}"

@@ -38,11 +38,11 @@ def archive(old: Sequence[Path], folder: Path) -> str:
         else:
             _compress(path, folder / f"{path.name}.gz")
         path.unlink(missing_ok=True)  # only now: a death before it leaves the segment twice, never nowhere
-    kept = sorted(folder.glob("*.gz"))
-    sizes = {path: path.stat().st_size for path in kept}
-    while kept and sum(sizes[path] for path in kept) > KEPT_BYTES:
-        dropped.append(kept[0].name.removesuffix(".gz"))
-        kept.pop(0).unlink(missing_ok=True)
+    archived = sorted(folder.glob("*.gz"))
+    sizes = {path: path.stat().st_size for path in archived}
+    while archived and sum(sizes[path] for path in archived) > KEPT_BYTES:
+        dropped.append(archived[0].name.removesuffix(".gz"))
+        archived.pop(0).unlink(missing_ok=True)
     if not dropped:
         return ""
     first, last = min(dropped), max(dropped)

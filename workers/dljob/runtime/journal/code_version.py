@@ -25,13 +25,13 @@ def code_version() -> str:
 
 def named(root: Path) -> str:
     """Return version and digest of the package in a folder. An installation without sources has only its version."""
-    made = hashlib.sha256()
+    sha = hashlib.sha256()
     files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     for path in files:
-        made.update(f"{path.relative_to(root)}\n".encode())
-        made.update(path.read_bytes())
+        sha.update(f"{path.relative_to(root)}\n".encode())
+        sha.update(path.read_bytes())
     try:
         version = metadata.version("dljob")
     except metadata.PackageNotFoundError:
         version = "unknown"
-    return f"{version} {made.hexdigest()[:12]}" if files else version
+    return f"{version} {sha.hexdigest()[:12]}" if files else version

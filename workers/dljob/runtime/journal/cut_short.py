@@ -11,15 +11,17 @@ from dljob.runtime.journal.journal import JournalBrokenError
 from dljob.telemetry import reasons
 
 
-def cut_short(verdict: Verdict | None, error: Exception, left: Exception | None) -> tuple[Note, dict[str, Any]]:
-    """Return the last event and the fields that replace those of the last status; `left` is an error of the cleanup.
+def cut_short(
+    verdict: Verdict | None, error: Exception, cleanup_error: Exception | None
+) -> tuple[Note, dict[str, Any]]:
+    """Return the last event and the fields that replace those of the last status.
 
     A verdict is in the journal: the end of the ranks stays true, even if the master fails while it cleans up after
     them.
     """
     journal = isinstance(error, (JournalBrokenError, JournalError))
     reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
-    uncleared = f"; not all of the job could be cleared: {_message(left)}" if left else ""
+    uncleared = f"; not all of the job could be cleared: {_message(cleanup_error)}" if cleanup_error else ""
     note = Note(reason, "job", f"{_message(error)}{uncleared}")
     if verdict is None:
         return note, {"phase": Phase.FAILED.value, "reason": reason, "message": note.message}

@@ -53,47 +53,47 @@ def each_event(file: Path, after_seq: int = 0) -> Iterator[dict[str, Any]]:
 
 def last_events(file: Path, count: int) -> list[dict[str, Any]]:
     """Return the last `count` events, oldest first, each once; of a large file only its end is read."""
-    found: dict[int, dict[str, Any]] = {}
+    event_by_seq: dict[int, dict[str, Any]] = {}
     with suppress(OSError):  # as above: there are no events either way
         fd = _opened(file)
         try:
             for read, (event, _) in enumerate(_events_backwards(fd, _size(fd)), 1):
-                found[event["seq"]] = event  # of two, the one that was written first
+                event_by_seq[event["seq"]] = event  # of two, the one that was written first
                 if read >= count + LATE:
                     break
         finally:
             os.close(fd)
-    return [found[seq] for seq in sorted(found)[max(0, len(found) - count) :]]
+    return [event_by_seq[seq] for seq in sorted(event_by_seq)[max(0, len(event_by_seq) - count) :]]
 
 
-def events_before(file: Path, seq: int, count: int, wanted: Callable[[dict[str, Any]], bool]) -> EarlierEvents:
+def events_before(file: Path, seq: int, count: int, is_wanted: Callable[[dict[str, Any]], bool]) -> EarlierEvents:
     """Return the last `count` wanted events with a smaller number, of those within about SEARCHED bytes before it."""
-    found: dict[int, dict[str, Any]] = {}
+    event_by_seq: dict[int, dict[str, Any]] = {}
     latest: deque[int] = deque(maxlen=LATE)
-    begin, looked, whole = None, 0, True
+    begin, looked, read_to_start = None, 0, True
     with suppress(OSError):  # as above
         fd = _opened(file)
         try:
-            for event, left in _events_backwards(fd, _offset_of(fd, seq)):
+            for event, read_down_to in _events_backwards(fd, _offset_of(fd, seq)):
                 if event["seq"] >= seq:
                     continue
-                begin = left if begin is None else begin
+                begin = read_down_to if begin is None else begin
                 looked += 1
                 latest.append(event["seq"])
-                if wanted(event):
-                    found[event["seq"]] = event  # of two, the one that was written first
-                if len(found) >= count + LATE or (begin - left > SEARCHED and looked > 2 * LATE):
-                    whole = False
+                if is_wanted(event):
+                    event_by_seq[event["seq"]] = event  # of two, the one that was written first
+                if len(event_by_seq) >= count + LATE or (begin - read_down_to > SEARCHED and looked > 2 * LATE):
+                    read_to_start = False
                     break
         finally:
             os.close(fd)
     # Events that a fenced master wrote late, with small numbers, do not say how far back was read.
-    before = 1 if whole else max(latest)
-    numbers = [number for number in sorted(found) if number >= before]
+    before = 1 if read_to_start else max(latest)
+    numbers = [number for number in sorted(event_by_seq) if number >= before]
     if len(numbers) > count:
         numbers = numbers[len(numbers) - count :]
         before = numbers[0]
-    return EarlierEvents([found[number] for number in numbers], before)
+    return EarlierEvents([event_by_seq[number] for number in numbers], before)
 
 
 def _opened(file: Path) -> int:
@@ -132,9 +132,9 @@ def _events_in(block: bytes) -> Iterator[dict[str, Any]]:
 
 def _events_backwards(fd: int, end: int) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the events before an offset, the last one first, each with the offset down to which the file was read."""
-    for line, left in _lines_backwards(fd, end):
+    for line, read_down_to in _lines_backwards(fd, end):
         if (event := parse_event(line)) is not None:
-            yield event, left
+            yield event, read_down_to
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:

@@ -45,9 +45,9 @@ async def highest_claim(journal: Journal, kv: KeyValue, info: JobInfo) -> int:
     """
     claimed = await journal.highest()
     if not claimed and await kv.get(_mark(info)) is not None:
-        where = journal.store.where
-        said = f"the journal in {where} is empty on {platform.node()}, though the job has begun"
-        raise JournalBrokenError(said, hint=f"see that its volume is mounted there: ls -l {where}")
+        place = journal.store.place
+        message = f"the journal in {place} is empty on {platform.node()}, though the job has begun"
+        raise JournalBrokenError(message, hint=f"see that its volume is mounted there: ls -l {place}")
     return claimed
 
 

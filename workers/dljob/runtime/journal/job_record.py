@@ -138,10 +138,10 @@ def is_final(folder: Path) -> bool:
     """
     try:
         with open_plain(folder / STATUS) as file:
-            found = _PHASE.search(file.read(_FIRST_BYTES))
+            match = _PHASE.search(file.read(_FIRST_BYTES))
     except OSError:
         return False
-    return found is not None and found[1].decode() in FINAL
+    return match is not None and match[1].decode() in FINAL
 
 
 async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes: Sequence[object]) -> None:
@@ -169,9 +169,9 @@ async def sign_off_unplanned(kv: KeyValue, order: MasterOrder, message: str, *, 
     await forget(kv, order.uid)
 
 
-async def _keep_end(kv: KeyValue, uid: str, left: Mapping[str, Any]) -> None:
+async def _keep_end(kv: KeyValue, uid: str, end_record: Mapping[str, Any]) -> None:
     try:
-        await kv.put(ENDED + uid, json.dumps(left).encode())
+        await kv.put(ENDED + uid, json.dumps(end_record).encode())
         await _drop_older(kv, uid)
     except Exception as error:  # noqa: BLE001 - the job has ended in any case; only its launcher misses how
         log.warning("the end of job %s is kept in its folder alone: %r", uid, error)
@@ -198,13 +198,13 @@ async def has_ended(kv: KeyValue, uid: str, folder: Path) -> bool:
     return is_final(folder) or await bring(kv, uid) is not None
 
 
-def _put_down(left: Mapping[str, Any]) -> Path:
-    folder = Path(left["dir"])
+def _put_down(end_record: Mapping[str, Any]) -> Path:
+    folder = Path(end_record["dir"])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The status last: it marks the folder as complete.
     if not is_final(folder):
-        write_atomically(folder / EVENTS, "".join(f"{json.dumps(note)}\n" for note in left["notes"]))
-        write_atomically(folder / STATUS, json.dumps(left["status"]))
+        write_atomically(folder / EVENTS, "".join(f"{json.dumps(note)}\n" for note in end_record["notes"]))
+        write_atomically(folder / STATUS, json.dumps(end_record["status"]))
     return folder
 
 

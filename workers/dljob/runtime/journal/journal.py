@@ -135,8 +135,8 @@ class Journal:
         try:
             return max(await self.store.epochs(), default=0)
         except OSError as error:
-            said = f"the journal in {self.store.where} cannot be read: {error.strerror or error}"
-            raise JournalBrokenError(said, hint=f"{READ_HINT} {self.store.where}") from error
+            message = f"the journal in {self.store.place} cannot be read: {error.strerror or error}"
+            raise JournalBrokenError(message, hint=f"{READ_HINT} {self.store.place}") from error
 
     async def claim(self, number: int) -> bool:
         """Claim one segment as this master's epoch; False when it, or a later one, is claimed already.
@@ -227,11 +227,11 @@ class Journal:
         return await self._read(epoch, read)
 
     async def _read(self, epoch: int, read: Callable[[SegmentBytes, str], T]) -> T:
-        name = f"journal {self.store.where}, segment {_name(epoch)}"
+        name = f"journal {self.store.place}, segment {_name(epoch)}"
         try:
             return await self.store.read(epoch, lambda source: read(source, name))
         except OSError as error:
-            raise JournalError(f"{self.store.where}: segment {_name(epoch)}: {error.strerror}", offset=0) from error
+            raise JournalError(f"{self.store.place}: segment {_name(epoch)}: {error.strerror}", offset=0) from error
 
     def end_writes(self) -> None:
         """Write no record any more, and wait for no room: the job is to end, and so needs no successor.
@@ -365,8 +365,8 @@ class Journal:
                 if error.errno not in FULL or waited >= FULL_S:
                     raise self._cannot(error, waited) from error
                 if not waited:
-                    log.error("%s is full: %s; ranks go on, PrimeMaster waits", self.store.where, error.strerror)
-                    self.stall = f"the journal cannot be written: {error.strerror} ({self.store.where})"
+                    log.error("%s is full: %s; ranks go on, PrimeMaster waits", self.store.place, error.strerror)
+                    self.stall = f"the journal cannot be written: {error.strerror} ({self.store.place})"
                     self.on_stall()
             else:
                 self.stalled_s += waited
@@ -381,7 +381,7 @@ class Journal:
 
     def _cannot(self, error: OSError, waited: float) -> JournalBrokenError:
         full = f" (for {waited:.0f} s)" if waited else ""
-        self._broken = f"the journal in {self.store.where} cannot be written: {error.strerror or error}{full}"
+        self._broken = f"the journal in {self.store.place} cannot be written: {error.strerror or error}{full}"
         self._broken_hint = ROOM_HINT if error.errno in FULL else DISK_HINT
         return JournalBrokenError(self._broken, hint=self._broken_hint)
 

@@ -120,8 +120,8 @@ def keep(folder: Path, place: Path, attempt: int) -> None:
         ValueError: The spec in the folder is damaged.
     """
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    kept = _kept_attempt(place)
-    if kept > attempt or (kept == attempt and is_ahead(place, folder)):
+    kept_attempt = _kept_attempt(place)
+    if kept_attempt > attempt or (kept_attempt == attempt and is_ahead(place, folder)):
         return  # a later master goes on with it elsewhere, and this one will find itself fenced
     _put_earlier_away(folder, place, attempt)
     if not (place / SPEC).exists() and (folder / SPEC).exists():
@@ -164,9 +164,9 @@ def adopt(folder: Path) -> None:
     staged.rmdir()
 
 
-def is_ahead(one: Path, other: Path) -> bool:
+def is_ahead(record: Path, other_record: Path) -> bool:
     """Return whether a record has later events than another one: their numbers are those of the journal."""
-    return last_seq(one / EVENTS) > last_seq(other / EVENTS)
+    return last_seq(record / EVENTS) > last_seq(other_record / EVENTS)
 
 
 def _kept_attempt(place: Path) -> int:
@@ -183,23 +183,23 @@ def _put_earlier_away(folder: Path, place: Path, attempt: int) -> None:
     with an empty folder, as the volume did not answer it; the spec is the same then, and that node may have none.
     """
     before = _kept_attempt(place)
-    other = before < attempt
-    if before and (other or not _begins_with(folder / EVENTS, place / EVENTS)):
-        number = 0 if other else 1
+    is_other_attempt = before < attempt
+    if before and (is_other_attempt or not _begins_with(folder / EVENTS, place / EVENTS)):
+        number = 0 if is_other_attempt else 1
         while (aside := place / EARLIER / f"attempt-{before}{f'.{number}' if number else ''}").exists():
             number += 1
         aside.mkdir(mode=0o700, parents=True)
-        for name in (SAMPLES, JOURNAL, EVENTS, STATUS, *([SPEC] if other else [])):
+        for name in (SAMPLES, JOURNAL, EVENTS, STATUS, *([SPEC] if is_other_attempt else [])):
             with suppress(FileNotFoundError):
                 (place / name).rename(aside / name)
     write_atomically(place / ATTEMPT, str(attempt))
 
 
-def _begins_with(file: Path, other: Path) -> bool:
+def _begins_with(file: Path, other_file: Path) -> bool:
     """Return whether a file has the end of another one at the same offset; a missing file is empty."""
-    size = other.stat().st_size if other.exists() else 0
+    size = other_file.stat().st_size if other_file.exists() else 0
     begin = max(0, size - END_BYTES)
-    return _read(file, begin, size) == _read(other, begin, size)
+    return _read(file, begin, size) == _read(other_file, begin, size)
 
 
 def _read(file: Path, begin: int, end: int) -> bytes:
@@ -211,14 +211,14 @@ def _read(file: Path, begin: int, end: int) -> bytes:
 
 def _mirror(source: Path, target: Path) -> None:
     """Make the files of a folder the same as another's; its folders are left alone."""
-    wanted = _names(source)
-    if not wanted:
+    source_names = _names(source)
+    if not source_names:
         return
     target.mkdir(mode=0o700, exist_ok=True)
-    for name in sorted(wanted):
+    for name in sorted(source_names):
         _follow(source / name, target / name)
     # Last: what a merge or an archive replaced goes only once the copy has its successor.
-    for name in _names(target) - wanted:
+    for name in _names(target) - source_names:
         (target / name).unlink(missing_ok=True)
 
 

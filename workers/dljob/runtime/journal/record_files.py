@@ -45,23 +45,23 @@ class RecordNews(NamedTuple):
 
 def record_news(folder: str, have: Mapping[str, int]) -> RecordNews:
     """Return the record's files, and up to PIECE bytes of those in `have` behind what the caller has of each."""
-    place, left = Path(folder), PIECE
+    place, bytes_left = Path(folder), PIECE
     files = _files(place)
     parts: list[RecordPart] = []
     for name, known in have.items():
         now = files.get(name, known)
-        if now == known or left <= 0:
+        if now == known or bytes_left <= 0:
             continue
         # One that became shorter is another file, and the status is always another one.
         begin = known if known < now and name != STATUS else 0
-        data = _read(place / name, begin, STATUS_BYTES if name == STATUS else left)
-        left -= len(data)
+        data = _read(place / name, begin, STATUS_BYTES if name == STATUS else bytes_left)
+        bytes_left -= len(data)
         parts.append(RecordPart(name, begin, data))
     return RecordNews(files, parts)
 
 
 def _files(place: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
+    size_by_name: dict[str, int] = {}
     names = [STATUS, EVENTS]
     for folder in FOLDERS:
         with suppress(OSError):  # a job that has just begun, or whose journal is elsewhere
@@ -70,8 +70,8 @@ def _files(place: Path) -> dict[str, int]:
         with suppress(OSError):  # not written yet, or archived meanwhile
             info = (place / name).lstat()
             if stat.S_ISREG(info.st_mode) and NAME.fullmatch(name):
-                found[name] = info.st_mtime_ns if name == STATUS else info.st_size
-    return found
+                size_by_name[name] = info.st_mtime_ns if name == STATUS else info.st_size
+    return size_by_name
 
 
 def _read(file: Path, begin: int, limit: int) -> bytes:

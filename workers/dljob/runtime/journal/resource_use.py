@@ -45,10 +45,12 @@ class ResourceUses:
         self._begun = at if self._begun is None else self._begun
         for role in self._roles:
             self._take_cpu(at, role, columns)
-            highest = max((own for own in columns.get(f"peak/{role}", ()) if own is not None), default=0)
+            highest = max(
+                (rank_peak for rank_peak in columns.get(f"peak/{role}", ()) if rank_peak is not None), default=0
+            )
             if highest > (self._peaks[role][-1][1] if self._peaks[role] else 0):
                 self._peaks[role].append((at, highest))
-            killed = sum(one.reason == Reason.OOM_KILLED and _role_of(one) == role for one in state.faults)
+            killed = sum(fault.reason == Reason.OOM_KILLED and _role_of(fault) == role for fault in state.faults)
             self._killed[role] = max(killed, self._killed[role])  # a state keeps its last faults alone
         self.rows = tuple(self._row(at, role, state) for role in self._roles if role in state.job.roles)
 
@@ -76,10 +78,10 @@ class ResourceUses:
 
 def _usual(rates: Counter[int]) -> float:
     """Return the CPUs that nearly all measurements do not exceed; 0 without one."""
-    left = int((rates.total() - 1) * USUAL) + 1
+    count_left = int((rates.total() - 1) * USUAL) + 1
     for rate, count in sorted(rates.items()):
-        left -= count
-        if left <= 0:
+        count_left -= count
+        if count_left <= 0:
             return rate / 100
     return 0.0
 

@@ -48,7 +48,7 @@ def encode(row: SampleRow, before: Columns | None) -> str:
     line: dict[str, Any] = {"t": round(row.at, 2)}
     if before is None:
         line["f"] = FORMAT
-    whole: dict[str, Any] = {}
+    whole_columns: dict[str, Any] = {}
     deltas: dict[str, Any] = {}
     for name, value in row.columns.items():
         last = None if before is None else before.get(name)
@@ -57,10 +57,10 @@ def encode(row: SampleRow, before: Columns | None) -> str:
             continue
         delta = _delta(last, value)
         if delta is None:
-            whole[name] = value
+            whole_columns[name] = value
         else:
             deltas[name] = delta
-    line |= {key: part for key, part in (("c", whole), ("d", deltas)) if part}
+    line |= {key: part for key, part in (("c", whole_columns), ("d", deltas)) if part}
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
@@ -82,7 +82,7 @@ def _delta(last: Any, value: Any) -> int | str | list[int] | None:
     return changes
 
 
-def each(_early: float, _late: float) -> bool:
+def keep_each(_early: float, _late: float) -> bool:
     """Pass no row over."""
     return False
 
@@ -97,15 +97,15 @@ class _Segment:
         """Column -> its differences by rank since its value was made; `_offsets` has what all ranks share."""
         self._offsets: dict[str, int] = {}
 
-    def apply(self, said: Mapping[str, Any]) -> None:
+    def apply(self, line_fields: Mapping[str, Any]) -> None:
         """Go on to the next row."""
-        if self.at is None and said.get("f") != FORMAT:
-            raise DamagedRowError(f"a segment of format {said.get('f')}, this version reads {FORMAT}")
-        whole = said.get("c", {})
-        self._values.update(whole)
-        for name in self._open.keys() & whole.keys():
+        if self.at is None and line_fields.get("f") != FORMAT:
+            raise DamagedRowError(f"a segment of format {line_fields.get('f')}, this version reads {FORMAT}")
+        whole_columns = line_fields.get("c", {})
+        self._values.update(whole_columns)
+        for name in self._open.keys() & whole_columns.keys():
             del self._open[name], self._offsets[name]
-        for name, delta in said.get("d", {}).items():
+        for name, delta in line_fields.get("d", {}).items():
             differences = self._open.setdefault(name, [])
             if isinstance(delta, int):
                 self._offsets[name] = self._offsets.get(name, 0) + delta
@@ -114,7 +114,7 @@ class _Segment:
             self._offsets[name] = self._offsets.get(name, 0) - (_ZERO if isinstance(delta, str) else 0)
             if len(differences[-1]) != len(self._values[name]):
                 raise ValueError(f"{len(differences[-1])} differences of {len(self._values[name])} values")
-        self.at = float(said["t"])
+        self.at = float(line_fields["t"])
 
     def row(self) -> SampleRow:
         """Return the present row."""
@@ -129,7 +129,7 @@ class _Segment:
         return SampleRow(self.at or 0.0, dict(self._values))
 
 
-def rows(lines: Iterable[bytes], same: Same = each) -> Iterator[SampleRow]:
+def rows(lines: Iterable[bytes], same: Same = keep_each) -> Iterator[SampleRow]:
     """Return the rows of a segment's lines. A last line without an end was cut off with its writer, and is left out.
 
     Args:
@@ -144,10 +144,10 @@ def rows(lines: Iterable[bytes], same: Same = each) -> Iterator[SampleRow]:
         for line in lines:
             if not line.endswith(b"\n"):
                 break
-            said = json.loads(line)
-            if segment.at is not None and not same(segment.at, said["t"]):
+            line_fields = json.loads(line)
+            if segment.at is not None and not same(segment.at, line_fields["t"]):
                 yield segment.row()
-            segment.apply(said)
+            segment.apply(line_fields)
         if segment.at is not None:
             yield segment.row()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -162,18 +162,18 @@ def same_span(seconds: float, first: float = 0.0) -> Same:
     return lambda early, late: early < late and (early - first) // seconds == (late - first) // seconds
 
 
-def thinned(found: Iterable[SampleRow], same: Same) -> Iterator[SampleRow]:
+def thinned(sample_rows: Iterable[SampleRow], same: Same) -> Iterator[SampleRow]:
     """Return the last row of each span, and no row that is not later than the one before it."""
-    kept: SampleRow | None = None
-    for row in found:
+    last_row: SampleRow | None = None
+    for row in sample_rows:
         # A clock that went back, or a master that was replaced and still wrote: time goes on in one direction.
-        if kept is not None and row.at <= kept.at:
+        if last_row is not None and row.at <= last_row.at:
             continue
-        if kept is not None and not same(kept.at, row.at):
-            yield kept
-        kept = row
-    if kept is not None:
-        yield kept
+        if last_row is not None and not same(last_row.at, row.at):
+            yield last_row
+        last_row = row
+    if last_row is not None:
+        yield last_row
 
 
 class Segment(NamedTuple):
@@ -200,30 +200,33 @@ def merges(segments: Sequence[Segment], now: float, most: int) -> list[Merge]:
     Each age has its resolution (`AGES`). Where the bytes do not suffice all of them are doubled, as often as needed.
     """
     factor = 1.0
-    while sum(own.size * min(1.0, own.seconds / _wanted(own, now, factor)) for own in segments) > most:
+    while (
+        sum(segment.size * min(1.0, segment.seconds / _wanted_seconds(segment, now, factor)) for segment in segments)
+        > most
+    ):
         factor *= 2
-    due: list[Merge] = []
+    due_merges: list[Merge] = []
     run: list[Segment] = []
     aim = 0.0
-    for own in segments:
-        seconds = _wanted(own, now, factor)
-        if run and (seconds != aim or own.seconds >= seconds):
+    for segment in segments:
+        seconds = _wanted_seconds(segment, now, factor)
+        if run and (seconds != aim or segment.seconds >= seconds):
             # Too few rows for a segment wait for younger neighbours, unless the next one is as coarse as they shall be.
-            if factor > 1 or own.seconds >= aim:
-                due.append(Merge(tuple(run), aim))
+            if factor > 1 or segment.seconds >= aim:
+                due_merges.append(Merge(tuple(run), aim))
             run = []
-        if own.seconds < seconds:
-            run, aim = [*run, own], seconds
-            if _left(run, aim) >= ROWS:
-                due.append(Merge(tuple(run), aim))
+        if segment.seconds < seconds:
+            run, aim = [*run, segment], seconds
+            if _rows_left(run, aim) >= ROWS:
+                due_merges.append(Merge(tuple(run), aim))
                 run = []
-    return [*due, Merge(tuple(run), aim)] if run and factor > 1 else due
+    return [*due_merges, Merge(tuple(run), aim)] if run and factor > 1 else due_merges
 
 
-def _wanted(own: Segment, now: float, factor: float) -> float:
-    return factor * next(seconds for age, seconds in AGES if now - own.until < age)
+def _wanted_seconds(segment: Segment, now: float, factor: float) -> float:
+    return factor * next(seconds for age, seconds in AGES if now - segment.until < age)
 
 
-def _left(run: Sequence[Segment], seconds: float) -> float:
+def _rows_left(run: Sequence[Segment], seconds: float) -> float:
     """Return about how many rows of a run are left with so many seconds between them."""
-    return sum(own.rows * own.seconds / seconds for own in run)
+    return sum(segment.rows * segment.seconds / seconds for segment in run)

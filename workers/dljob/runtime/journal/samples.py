@@ -29,8 +29,8 @@ from dljob.runtime.journal.sample_rows import (
     Same,
     SampleRow,
     Segment,
-    each,
     encode,
+    keep_each,
     merges,
     rows,
     same_span,
@@ -118,7 +118,7 @@ class SampleWriter:
     def _claim(self) -> Path:
         """Return a new segment of this writer's own."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        numbers = [own.last for own in _closed(self._folder)] + list(listed(self._folder))
+        numbers = [closed_segment.last for closed_segment in _closed(self._folder)] + list(listed(self._folder))
         number, self._rows, self._bytes = max(numbers, default=0) + 1, 0, 0
         while True:
             path = self._folder / f"{number:06d}.jsonl"
@@ -138,9 +138,9 @@ def compact(folder: Path, now: float, most: int) -> None:
     for merge in merges(_closed(folder), now, most):
         _merge(folder, merge)
     # What a merge covers and its death left; and files of writes that were cut off.
-    kept = {_name(own) for own in _closed(folder)}
+    closed_names = {_name(segment) for segment in _closed(folder)}
     for path in folder.glob("*.z"):
-        if path.name not in kept:
+        if path.name not in closed_names:
             path.unlink(missing_ok=True)
     for path in folder.glob(".part*"):
         path.unlink(missing_ok=True)
@@ -148,19 +148,21 @@ def compact(folder: Path, now: float, most: int) -> None:
 
 def _merge(folder: Path, merge: Merge) -> None:
     same = same_span(merge.seconds)
-    found = itertools.chain.from_iterable(_rows_of(folder / _name(own), [], same) for own in merge.segments)
-    _write(folder, (merge.segments[0].first, merge.segments[-1].last), merge.seconds, thinned(found, same))
-    for own in merge.segments:
-        (folder / _name(own)).unlink(missing_ok=True)
+    merged_rows = itertools.chain.from_iterable(
+        _rows_of(folder / _name(segment), [], same) for segment in merge.segments
+    )
+    _write(folder, (merge.segments[0].first, merge.segments[-1].last), merge.seconds, thinned(merged_rows, same))
+    for segment in merge.segments:
+        (folder / _name(segment)).unlink(missing_ok=True)
 
 
-def _write(folder: Path, numbers: tuple[int, int], seconds: float, found: Iterable[SampleRow]) -> None:
+def _write(folder: Path, numbers: tuple[int, int], seconds: float, sample_rows: Iterable[SampleRow]) -> None:
     """Write a closed segment; none where there is no row."""
     part = folder / f".part.{os.getpid()}"
     packer, last, count, at = zlib.compressobj(6), None, 0, 0.0
     try:
         with part.open("wb") as file:
-            for row in found:
+            for row in sample_rows:
                 file.write(packer.compress(encode(row, last).encode("utf-8", "backslashreplace")))
                 last, count, at = row.columns, count + 1, row.at
             file.write(packer.flush())
@@ -170,32 +172,32 @@ def _write(folder: Path, numbers: tuple[int, int], seconds: float, found: Iterab
         part.unlink(missing_ok=True)
 
 
-def _name(own: Segment) -> str:
-    return f"{own.first:06d}-{own.last:06d}.{own.seconds:g}.{own.rows}.{own.until:.0f}.z"
+def _name(segment: Segment) -> str:
+    return f"{segment.first:06d}-{segment.last:06d}.{segment.seconds:g}.{segment.rows}.{segment.until:.0f}.z"
 
 
 def listed(folder: Path) -> dict[int, Path]:
     """Return number -> path of the segments that are not closed."""
-    found = ((_OPEN.match(path.name), path) for path in _files(folder))
-    return {int(match[1]): path for match, path in found if match}
+    matches = ((_OPEN.match(path.name), path) for path in _files(folder))
+    return {int(match[1]): path for match, path in matches if match}
 
 
 def _closed(folder: Path) -> list[Segment]:
     """Return the closed segments in their order, without those that a merge covers."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for path in _files(folder):
         if match := _CLOSED.match(path.name):
             with suppress(OSError, ValueError):  # a merge removed it meanwhile
                 first, last, seconds, count, until = match.groups()
                 size = path.stat().st_size
-                found.append(Segment(int(first), int(last), float(seconds), int(count), float(until), size))
+                segments.append(Segment(int(first), int(last), float(seconds), int(count), float(until), size))
     # The widest of those that begin at the same number comes first, and covers the others.
-    found.sort(key=lambda own: (own.first, -own.last))
-    kept: list[Segment] = []
-    for own in found:
-        if not kept or own.first > kept[-1].last:
-            kept.append(own)
-    return kept
+    segments.sort(key=lambda segment: (segment.first, -segment.last))
+    uncovered: list[Segment] = []
+    for segment in segments:
+        if not uncovered or segment.first > uncovered[-1].last:
+            uncovered.append(segment)
+    return uncovered
 
 
 def _files(folder: Path) -> list[Path]:
@@ -205,7 +207,7 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _rows_of(path: Path, damaged: list[str], same: Same = each) -> Iterator[SampleRow]:
+def _rows_of(path: Path, damaged: list[str], same: Same = keep_each) -> Iterator[SampleRow]:
     """Return the rows of a segment; `damaged` takes what is wrong with the rest of it."""
     try:
         yield from rows(_lines(path, damaged), same)
@@ -288,7 +290,11 @@ class Samples:
 
     def data(self) -> dict[str, Any]:
         """Return the `samples` key of a page's data (ADR 75)."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "unrecorded"}
+        return {
+            data_field.name: getattr(self, data_field.name)
+            for data_field in fields(self)
+            if data_field.name != "unrecorded"
+        }
 
 
 def read(folder: Path, most: int | None = None) -> Samples:
@@ -298,14 +304,16 @@ def read(folder: Path, most: int | None = None) -> Samples:
         folder: The job's folder.
         most: The most points in time: evenly spread over the job's time, from the first to the last row; None for all.
     """
-    own = folder / FOLDER
-    if not own.is_dir():
+    samples_folder = folder / FOLDER
+    if not samples_folder.is_dir():
         return Samples(unrecorded=("samples: none were recorded",))
     for _ in range(TRIES):
         damaged: list[str] = []
         with suppress(FileNotFoundError):  # the writer closed or merged a segment: its rows are in another one now
-            return _columns(list(_wanted(own, most, damaged)), tuple(f"samples: {what}" for what in damaged))
-    return Samples(unrecorded=(f"samples: the files in {own} change faster than they can be read",))
+            return _columns(
+                list(_read_rows(samples_folder, most, damaged)), tuple(f"samples: {problem}" for problem in damaged)
+            )
+    return Samples(unrecorded=(f"samples: the files in {samples_folder} change faster than they can be read",))
 
 
 def last_columns(folder: Path) -> Columns:
@@ -316,17 +324,17 @@ def last_columns(folder: Path) -> Columns:
 
 def last_row(folder: Path) -> SampleRow | None:
     """Return the last row in a job's folder."""
-    own = folder / FOLDER
-    for path in reversed(_paths(own) if own.is_dir() else []):
+    samples_folder = folder / FOLDER
+    for path in reversed(_paths(samples_folder) if samples_folder.is_dir() else []):
         with suppress(FileNotFoundError):  # another writer merged it: the one before tells nearly the same
             for row in deque(_rows_of(path, []), maxlen=1):
                 return row
     return None
 
 
-def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[SampleRow]:
+def _read_rows(folder: Path, most: int | None, damaged: list[str]) -> Iterator[SampleRow]:
     """Return rows in their order, each later than the one before it, at most `most` of them."""
-    same = each
+    same = keep_each
     if most is not None:
         first, last = _span(folder)
         # A hair wider than even, so that the last row falls into the last span.
@@ -337,9 +345,9 @@ def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[Samp
 def _paths(folder: Path) -> list[Path]:
     """Return the segments in their order, each row in one of them."""
     closed = _closed(folder)
-    paths = [(own.first, folder / _name(own)) for own in closed]
+    paths = [(segment.first, folder / _name(segment)) for segment in closed]
     for number, path in listed(folder).items():
-        if not any(own.first <= number <= own.last for own in closed):
+        if not any(segment.first <= number <= segment.last for segment in closed):
             paths.append((number, path))
     return [path for _, path in sorted(paths)]
 
@@ -350,40 +358,40 @@ def _span(folder: Path) -> tuple[float, float]:
     firsts = (row.at for path in paths if (row := next(_rows_of(path, []), None)) is not None)
     first = next(firsts, 0.0)
     # The time in a name is rounded.
-    lasts = [own.until + 1 for own in _closed(folder)]
+    lasts = [segment.until + 1 for segment in _closed(folder)]
     lasts += [row.at for path in paths if path.suffix != ".z" for row in _rows_of(path, [])]
     return first, max([first, *lasts])
 
 
-def _columns(found: Sequence[SampleRow], unrecorded: tuple[str, ...]) -> Samples:
-    made = Samples([row.at for row in found], unrecorded=unrecorded)
+def _columns(sample_rows: Sequence[SampleRow], unrecorded: tuple[str, ...]) -> Samples:
+    samples = Samples([row.at for row in sample_rows], unrecorded=unrecorded)
     # A dict, not a set: columns keep the order in which they first came.
-    for column in dict.fromkeys(name for row in found for name in row.columns):
+    for column in dict.fromkeys(name for row in sample_rows for name in row.columns):
         kind, _, name = column.partition("/")
-        series = [row.columns.get(column) for row in found]
+        series = [row.columns.get(column) for row in sample_rows]
         match kind:
             case "accounts" | "progress":
-                getattr(made, kind)[name] = series
+                getattr(samples, kind)[name] = series
             case "steps" | "cpu" | "saves" | "saving" | "served":
-                getattr(made, kind)[name] = _by_rank(series)
+                getattr(samples, kind)[name] = _by_rank(series)
             case "memory" | "peak" | "device":
-                getattr(made, kind)[name] = [[_bytes(mib) for mib in rank] for rank in _by_rank(series)]
+                getattr(samples, kind)[name] = [[_bytes(mib) for mib in rank] for rank in _by_rank(series)]
             case "waited":
                 role, _, callee = name.partition("/")
-                made.waited.setdefault(role, {})[callee] = _by_rank(series)
+                samples.waited.setdefault(role, {})[callee] = _by_rank(series)
             case "calls":
-                made.calls[name] = dict(zip(CALLS, _by_rank(series), strict=False))
+                samples.calls[name] = dict(zip(CALLS, _by_rank(series), strict=False))
             case "queues":
-                made.queues[name] = dict(zip(("items", "capacity"), _by_rank(series), strict=False))
+                samples.queues[name] = dict(zip(("items", "capacity"), _by_rank(series), strict=False))
             case "published":
-                made.weights.setdefault(name, {"published": [], "held": {}})["published"] = series
+                samples.weights.setdefault(name, {"published": [], "held": {}})["published"] = series
             case "held":
                 role, _, channel = name.partition("/")
-                own = made.weights.setdefault(channel, {"published": [None] * len(series), "held": {}})
-                own["held"][role] = _by_rank(series)
+                channel_series = samples.weights.setdefault(channel, {"published": [None] * len(series), "held": {}})
+                channel_series["held"][role] = _by_rank(series)
             case _:  # of a later version
                 pass
-    return made
+    return samples
 
 
 def _bytes(mib: int | None) -> int | None:
@@ -394,5 +402,5 @@ def _by_rank(series: Sequence[list[Any] | None]) -> list[list[Any]]:
     """Return lists over ranks as one list over time for each rank; a role may grow, and may begin late."""
     width = max(len(ranks or ()) for ranks in series)
     nothing: list[Any] = [None] * width
-    whole = (nothing if ranks is None else [*ranks, *nothing[len(ranks) :]] for ranks in series)
-    return [list(rank) for rank in zip(*whole, strict=True)]
+    padded_rows = (nothing if ranks is None else [*ranks, *nothing[len(ranks) :]] for ranks in series)
+    return [list(rank) for rank in zip(*padded_rows, strict=True)]

@@ -36,7 +36,7 @@ class JournalStore(Protocol):
     """Segments of bytes, by number (the first one of a master is its epoch)."""
 
     @property
-    def where(self) -> str:
+    def place(self) -> str:
         """The place, for messages."""
         ...
 
@@ -85,7 +85,7 @@ class FileStore:
         """Bytes that were appended and synced, by segment."""
 
     @property
-    def where(self) -> str:
+    def place(self) -> str:
         """The folder."""
         return str(self.folder)
 
@@ -171,7 +171,7 @@ class FileStore:
         if self._path(epoch + 1).exists():
             return True
         try:
-            return any(other > epoch for other in self._epochs())
+            return any(other_epoch > epoch for other_epoch in self._epochs())
         except PermissionError:  # the folder may still be written, and the next number is the one that tells
             return False
 
@@ -210,7 +210,7 @@ class KeyValueStore:
         """Values of the segments read last, which never change: a standby reads them again and again."""
 
     @property
-    def where(self) -> str:
+    def place(self) -> str:
         """The prefix of its keys."""
         return f"key-value store, {self._prefix}*"
 

@@ -93,8 +93,8 @@ class Timeline:
     def add(self, note: Note, now: float) -> None:
         """Number an event; `flush` writes it to the file."""
         self.seq += 1
-        said = {k: v for k, v in asdict(note).items() if v not in ("", None)}
-        self._notes.append({"seq": self.seq, "time": round(now, 3), **said})
+        note_fields = {k: v for k, v in asdict(note).items() if v not in ("", None)}
+        self._notes.append({"seq": self.seq, "time": round(now, 3), **note_fields})
 
     def after(self, seq: int) -> list[dict[str, Any]]:
         """Return the events with a greater number, as far as they are in memory."""

@@ -33,9 +33,9 @@ def address(uid: str, node: str) -> str:
 class AgentLine:
     """The host's end of the connection; for one thread."""
 
-    def __init__(self, where: str, role: str, actor: str, counters: StepCounters) -> None:
-        self._where = where
-        self._hello = json.dumps({"role": role, "actor": actor, "pid": os.getpid(), "agent": where}).encode()
+    def __init__(self, agent_address: str, role: str, actor: str, counters: StepCounters) -> None:
+        self._where = agent_address
+        self._hello = json.dumps({"role": role, "actor": actor, "pid": os.getpid(), "agent": agent_address}).encode()
         self._counters = counters
         counters.introduce(self._hello)
         self._line: socket.socket | None = None
@@ -52,8 +52,8 @@ class AgentLine:
         if self._line is None and now() >= self._next:
             self._next = now() + RETRY_S
             self._line = self._connected()
-        found = self._counters.renewal() if self._line is not None else None
-        return found if found is not None and now() < found.until else None
+        last_renewal = self._counters.renewal() if self._line is not None else None
+        return last_renewal if last_renewal is not None and now() < last_renewal.until else None
 
     def close(self) -> None:
         """Disconnect, so that the agent stops reporting for this host."""
@@ -75,7 +75,7 @@ class AgentLine:
         return None
 
 
-def present_hosts(where: str) -> Iterator[tuple[dict[str, Any], StepCounters]]:
+def present_hosts(agent_address: str) -> Iterator[tuple[dict[str, Any], StepCounters]]:
     """Yield hello and counters of each host of an agent that has a process now, connected or not."""
     for folder in Path("/proc").glob("[0-9]*"):
         links: list[Path] = []
@@ -83,11 +83,11 @@ def present_hosts(where: str) -> Iterator[tuple[dict[str, Any], StepCounters]]:
             if folder.stat().st_uid == os.geteuid():
                 links = list((folder / "fd").iterdir())
         for link in links:
-            if (host := _host_of(link, folder.name, where)) is not None:
+            if (host := _host_of(link, folder.name, agent_address)) is not None:
                 yield host
 
 
-def _host_of(link: Path, pid: str, where: str) -> tuple[dict[str, Any], StepCounters] | None:
+def _host_of(link: Path, pid: str, agent_address: str) -> tuple[dict[str, Any], StepCounters] | None:
     """Return hello and counters behind a descriptor; None where it is another file, or of another process or agent."""
     fd = -1
     with suppress(OSError):  # it is closed by now
@@ -102,7 +102,7 @@ def _host_of(link: Path, pid: str, where: str) -> tuple[dict[str, Any], StepCoun
     with suppress(ValueError, KeyError, TypeError):  # nobody has introduced itself there, or something else is there
         hello = json.loads(counters.hello())
         # Children inherit the descriptor.
-        if (str(hello["pid"]), hello["agent"]) == (pid, where):
+        if (str(hello["pid"]), hello["agent"]) == (pid, agent_address):
             return hello, counters
     counters.close()
     return None

@@ -89,21 +89,21 @@ def order(snapshot: Mapping[str, Any]) -> list[Row]:
 
 def share(sizes: Sequence[int], budget: int) -> list[int]:
     """Split a budget in bytes: small logs get all they have, the others equal parts of the rest."""
-    given = [0] * len(sizes)
-    left = budget
+    shares = [0] * len(sizes)
+    bytes_left = budget
     for count, index in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
         # From the smallest on: bytes that a small log leaves are shared by all that follow.
-        given[index] = min(sizes[index], left // (len(sizes) - count))
-        left -= given[index]
-    return given
+        shares[index] = min(sizes[index], bytes_left // (len(sizes) - count))
+        bytes_left -= shares[index]
+    return shares
 
 
 def fit(sizes: Sequence[int], budget: int) -> int:
     """Return how many logs, counted from the first, can have all their bytes or at least LEAST_BYTES."""
-    left = budget
+    bytes_left = budget
     for count, size in enumerate(sizes):
-        left -= min(size, LEAST_BYTES)
-        if left < 0:
+        bytes_left -= min(size, LEAST_BYTES)
+        if bytes_left < 0:
             return count
     return len(sizes)
 
@@ -112,8 +112,12 @@ def last(data: bytes, limit: int) -> str:
     """Return the end of a log as text of at most `limit` bytes of UTF-8, cut between characters."""
     # A bad byte becomes U+FFFD, which takes three bytes: the decoded text may be longer than what was cut.
     text = _drop_partial_character(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
-    kept = text.encode()
-    return text if len(kept) <= limit else _drop_partial_character(kept[len(kept) - limit :]).decode("utf-8", "ignore")
+    encoded = text.encode()
+    return (
+        text
+        if len(encoded) <= limit
+        else _drop_partial_character(encoded[len(encoded) - limit :]).decode("utf-8", "ignore")
+    )
 
 
 def _drop_partial_character(data: bytes) -> bytes:
@@ -153,8 +157,8 @@ def read_from(path: str, offset: int | None, limit: int) -> tuple[int, bytes, in
 def find_since(path: str, moment: float) -> int | None:
     """Return the offset of a log's first line since a moment (unix seconds); None without time stamps."""
     log = Path(path)
-    own = log.name in (master_log.NAME, master_log.OLDER)
-    return master_log.place_since(log, moment) if own else marks.place_since(log, moment)
+    is_master_log = log.name in (master_log.NAME, master_log.OLDER)
+    return master_log.place_since(log, moment) if is_master_log else marks.place_since(log, moment)
 
 
 def _tail_of(path: Path, offset: int | None, limit: int) -> tuple[int, bytes, int]:
@@ -202,21 +206,23 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
         except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
             # Behind what the volume has: a reader sees at the end of the log why it stops there.
             word = f"[dljob] {_unreadable(error)}\n".encode() if node else b""
-            kept = await _archived_ends(folder, names, limit) if node else {}
-            return {name: kept.get(name, b"") + word for name in names}
+            archived_ends = await _archived_ends(folder, names, limit) if node else {}
+            return {name: archived_ends.get(name, b"") + word for name in names}
         return {name: data for name, (_, data) in zip(names, ends, strict=True)}
 
-    found: dict[str, bytes] = {}
-    own = _decisions(folder, snapshot, budget // MASTER_SHARE)
-    told, answers = await asyncio.gather(own, asyncio.gather(*(ask(node, names) for node, names in by_node.items())))
+    end_by_file: dict[str, bytes] = {}
+    master_log_read = _decisions(folder, snapshot, budget // MASTER_SHARE)
+    master_log_end, answers = await asyncio.gather(
+        master_log_read, asyncio.gather(*(ask(node, names) for node, names in by_node.items()))
+    )
     for answer in answers:
-        found |= answer
-    budget -= len(told.encode())
-    written = [(_name(row), found[_file(row)]) for row in ranks if found.get(_file(row))]
+        end_by_file |= answer
+    budget -= len(master_log_end.encode())
+    written = [(_name(row), end_by_file[_file(row)]) for row in ranks if end_by_file.get(_file(row))]
     room = fit([len(data) for _, data in written], budget)
     shares = share([len(data) for _, data in written[:room]], budget)
-    logs = {name: last(data, given) for (name, data), given in zip(written, shares, strict=False)}
-    return {"logs": logs, "cut": [name for name, _ in written[room:]], "master": told}
+    logs = {name: last(data, log_share) for (name, data), log_share in zip(written, shares, strict=False)}
+    return {"logs": logs, "cut": [name for name, _ in written[room:]], "master": master_log_end}
 
 
 async def _decisions(folder: Path, snapshot: Mapping[str, Any], limit: int) -> str:
@@ -272,8 +278,8 @@ async def read(ask: OnNode, log: LogFile, offset: int | None, limit: int, *, sin
     if at + len(data) < size or len(data) < limit:
         # The next read goes on at `offset`: half a character at the end is left to it. Data that is nothing but half
         # a character is returned as it is, or the reader would never come past it.
-        whole = complete(data)
-        data = whole or data
+        complete_part = complete(data)
+        data = complete_part or data
     return Part(data.decode("utf-8", "replace"), at + len(data), size, timed)
 
 
@@ -330,8 +336,8 @@ def is_alive(node: str) -> bool:
 
 def _unreadable(error: Exception) -> str:
     words = str(error).strip().splitlines()
-    why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
-    return f"the log on its node cannot be read: {why}"
+    problem = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
+    return f"the log on its node cannot be read: {problem}"
 
 
 def _file(row: Row) -> str:

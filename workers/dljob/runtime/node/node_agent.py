@@ -75,10 +75,12 @@ class NodeAgent:
         # The least pause bounds PrimeMaster's load with many nodes, even while every look brings news.
         self._pause.wait(ask.news_s)
         until = time.monotonic() + ask.pause_s - ask.news_s
-        while (left := until - time.monotonic()) > 0 and not self.hosts.has_unreported():
-            self._pause.wait(min(left, LOOK_S))
-        told = replace(self.hosts.report(ask), sightings=self.witnesses.sightings(), troubles=self.witnesses.troubles())
-        return told.packed()
+        while (seconds_left := until - time.monotonic()) > 0 and not self.hosts.has_unreported():
+            self._pause.wait(min(seconds_left, LOOK_S))
+        heartbeat = replace(
+            self.hosts.report(ask), sightings=self.witnesses.sightings(), troubles=self.witnesses.troubles()
+        )
+        return heartbeat.packed()
 
     def _count(self) -> None:
         """Sample evidence every second in its own thread: a silent PrimeMaster must leave no gap in it."""
@@ -88,13 +90,13 @@ class NodeAgent:
 
     def _keep_logs(self, folder: Path) -> None:
         """Copy new log bytes to the checkpoint volume; each node at its own rhythm."""
-        told = ""
+        last_problem = ""
         while True:
             time.sleep(KEEP_S * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the writes of all nodes
             failed = archive.keep(folder)
-            if failed != told:  # a volume that is full stays so for hours: once per change is enough
+            if failed != last_problem:  # a volume that is full stays so for hours: once per change is enough
                 print(f"[dljob] {failed or 'logs are kept again'}", flush=True)  # noqa: T201 - into the actor's log
-            told = failed
+            last_problem = failed
 
     @ray.method(concurrency_group="work")
     def reap(self, uid: str, role: str, incarnations: Mapping[int, int]) -> int:
@@ -102,9 +104,9 @@ class NodeAgent:
         return reaping.reap(uid, role, incarnations)
 
     @ray.method(concurrency_group="look")
-    def look(self, targets: Sequence[stacks.DumpTarget], whole: bool) -> tuple[stacks.ProcessStack, ...]:  # noqa: FBT001 - a call
-        """Return what the kernel, and with `whole` also py-spy, shows of processes on this node."""
-        return stacks.sample_processes(targets, stacks=whole)
+    def look(self, targets: Sequence[stacks.DumpTarget], with_stacks: bool) -> tuple[stacks.ProcessStack, ...]:  # noqa: FBT001 - a call
+        """Return what the kernel, and with `with_stacks` also py-spy, shows of processes on this node."""
+        return stacks.sample_processes(targets, stacks=with_stacks)
 
     @ray.method(concurrency_group="work")
     def dump(self, witness: str) -> tuple[bytes, str]:
@@ -130,13 +132,13 @@ class NodeAgent:
 
         The log is empty for a host of several ranks.
         """
-        found = self.hosts.end_of(pid)
-        if found is None:
+        host_end = self.hosts.end_of(pid)
+        if host_end is None:
             return None
         tail = ""
-        if len(found.incarnations) == 1:  # with several ranks, no single log explains the end of their process
-            rank, incarnation = found.incarnations[0]
-            tail = logfile.read_end_of_incarnation(self._logs, found.role, rank, incarnation)
-        elif not found.role:  # its code may have held the GIL from its start, so that it could not introduce itself
+        if len(host_end.incarnations) == 1:  # with several ranks, no single log explains the end of their process
+            rank, incarnation = host_end.incarnations[0]
+            tail = logfile.read_end_of_incarnation(self._logs, host_end.role, rank, incarnation)
+        elif not host_end.role:  # its code may have held the GIL from its start, so that it could not introduce itself
             tail = logfile.last_words(self._logs, host, pid)
-        return found.status, tail
+        return host_end.status, tail

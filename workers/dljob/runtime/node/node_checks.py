@@ -100,8 +100,8 @@ def ports(ip: str) -> str:
         # By the node's own address, which other nodes use, too: the loopback would prove nothing.
         with listen(ip) as server, socket.create_connection(server.getsockname()[:2], 2.0) as client:
             server.settimeout(2.0)
-            with server.accept()[0] as other:
-                other.sendall(b".")
+            with server.accept()[0] as accepted:
+                accepted.sendall(b".")
                 client.settimeout(2.0)
                 return "" if client.recv(1) == b"." else f"a connection to {ip} was closed without data"
     except OSError as error:
@@ -116,8 +116,8 @@ def disks(paths: tuple[str, ...]) -> Iterator[Disk]:
         while not path.is_dir() and path != path.parent:
             path = path.parent
         with suppress(OSError):
-            seen = os.statvfs(path)
-            yield Disk(name, seen.f_bavail * seen.f_frsize, seen.f_favail if seen.f_files else None)
+            volume = os.statvfs(path)
+            yield Disk(name, volume.f_bavail * volume.f_frsize, volume.f_favail if volume.f_files else None)
 
 
 # -- with torch
@@ -159,17 +159,17 @@ def compute(order: CheckRequest) -> tuple[str, float, str]:
     if kind == "cpu":
         torch.set_num_threads(1)  # `_product` measures thread time, which counts this thread alone
         return _processor(), _product(torch.device("cpu"), module), ""
-    wanted = sum(len(ids) for resource, ids in order.devices if KINDS.get(resource) == kind)
-    seen = module.device_count()
-    if seen < wanted:
-        return "", 0.0, f"the role has {wanted} {kind} devices here, torch sees {seen}"
+    declared_count = sum(len(ids) for resource, ids in order.devices if KINDS.get(resource) == kind)
+    visible_count = module.device_count()
+    if visible_count < declared_count:
+        return "", 0.0, f"the role has {declared_count} {kind} devices here, torch sees {visible_count}"
     speeds: list[float] = []
-    for index in range(wanted):
+    for index in range(declared_count):
         try:
             speeds.append(_product(torch.device(kind, index), module))
         except RuntimeError as error:
             return "", 0.0, f"{kind} device {index}: {_first_line(error)}"
-    return f"{module.get_device_name(0)} x {wanted}", min(speeds), ""
+    return f"{module.get_device_name(0)} x {declared_count}", min(speeds), ""
 
 
 def _processor() -> str:
@@ -184,12 +184,12 @@ def _product(device: torch.device, module: Any) -> float:
     import torch
 
     size, cpu = SIZE[device.type], device.type == "cpu"
-    one = torch.ones(size, size, device=device, dtype=torch.float32 if cpu else torch.bfloat16)
+    ones = torch.ones(size, size, device=device, dtype=torch.float32 if cpu else torch.bfloat16)
     # Sums of ones are exact here, so any difference is an error of the device.
-    if wrong := int((one @ one != size).sum()):
+    if wrong := int((ones @ ones != size).sum()):
         raise RuntimeError(f"a product of two matrices of ones has {wrong} wrong numbers of {size * size}")
     # A CPU product runs in this thread: thread time leaves out the turns of other processes.
-    best = _best(lambda: one @ one, module, time.thread_time if cpu else time.perf_counter)
+    best = _best(lambda: ones @ ones, module, time.thread_time if cpu else time.perf_counter)
     return 2 * size**3 / best / 1e9
 
 

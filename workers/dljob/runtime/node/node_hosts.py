@@ -145,8 +145,8 @@ class _PendingAnswer:
 class NodeHosts:
     """All hosts of the node, served by a thread of its own. `where` is the address of the socket."""
 
-    def __init__(self, where: str) -> None:
-        self._address = where
+    def __init__(self, agent_address: str) -> None:
+        self._address = agent_address
         self._lock = threading.Lock()
         self._hosts: dict[int, NodeHost] = {}
         """By the descriptor of the connection; a host that was looked up and has not connected, by its negative pid."""
@@ -209,22 +209,22 @@ class NodeHosts:
                 self._pending.clear()
                 for host in self._hosts.values():
                     host.reported.clear()
-            told = self._pending.pop(ask.acked, None)
-            if told is not None:
-                self._answered(told, ask)
+            answered_report = self._pending.pop(ask.acked, None)
+            if answered_report is not None:
+                self._answered(answered_report, ask)
             return True
 
-    def _answered(self, told: _PendingAnswer, ask: AgentRequest) -> None:
-        there = {id(host) for host in self._hosts.values()}
+    def _answered(self, answered_report: _PendingAnswer, ask: AgentRequest) -> None:
+        present_ids = {id(host) for host in self._hosts.values()}
         # The lease counts from the report, not from its answer, as with a heartbeat of the host's own. The next renewal
         # is overdue after a quarter of the pause and SLACK_S; then the host sends heartbeats itself.
-        until = told.at + 1.25 * max(told.pause_s, ask.pause_s) + SLACK_S
+        until = answered_report.at + 1.25 * max(answered_report.pause_s, ask.pause_s) + SLACK_S
         # A host may have gone since the report; its counters are unmapped, and must not be written.
-        for host, numbers in told.counts:
-            if id(host) in there:
+        for host, numbers in answered_report.counts:
+            if id(host) in present_ids:
                 host.reported.update(numbers)
                 known = host.actor not in ask.unknown
-                host.counters.renew(Renewal(ask.epoch, told.at, until, known))
+                host.counters.renew(Renewal(ask.epoch, answered_report.at, until, known))
                 if not known and host.silent_s:
                     host.kill()
 
@@ -243,13 +243,13 @@ class NodeHosts:
             for key in [key for key, host in self._hosts.items() if key < 0 and host.has_ended()]:
                 self._remember(self._hosts.pop(key))
             number = next(self._numbers)
-            told = [_heartbeat_of(host, ask.epoch) for host in self._hosts.values()]
-            counts = tuple(zip(self._hosts.values(), (numbers for _, numbers in told), strict=True))
+            heartbeats = [_heartbeat_of(host, ask.epoch) for host in self._hosts.values()]
+            counts = tuple(zip(self._hosts.values(), (numbers for _, numbers in heartbeats), strict=True))
             self._pending[number] = _PendingAnswer(now(), ask.pause_s, counts)
             while len(self._pending) > PENDING:
                 del self._pending[min(self._pending)]
             self._reported_leaving = bool(self._leaving)
-            return NodeHeartbeat(os.getpid(), number, tuple(heartbeat for heartbeat, _ in told), self._leaving)
+            return NodeHeartbeat(os.getpid(), number, tuple(heartbeat for heartbeat, _ in heartbeats), self._leaving)
 
     # -- connections of the hosts
 
@@ -270,7 +270,7 @@ class NodeHosts:
                         # One thread serves all: a host that stops in mid-message must not hold up the others.
                         line.setblocking(False)
                         selector.register(line, selectors.EVENT_READ)
-                elif isinstance(key.fileobj, socket.socket) and not self._one(key.fileobj):
+                elif isinstance(key.fileobj, socket.socket) and not self._read_message(key.fileobj):
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
 
@@ -306,17 +306,17 @@ class NodeHosts:
             server.close()
             time.sleep(BIND_S)
 
-    def _heard_of_leaving(self, line: socket.socket, why: str) -> bool:
+    def _heard_of_leaving(self, line: socket.socket, reason: str) -> bool:
         """Note the announced end of the pod for the next report, and answer the hook, which polls."""
         with self._lock:
-            self._leaving = self._leaving or why  # several hooks may announce it: the first reason stays
-            said = {"may_go": self._may_go, "asked_s": now() - self._last_request}
+            self._leaving = self._leaving or reason  # several hooks may announce it: the first reason stays
+            answer = {"may_go": self._may_go, "asked_s": now() - self._last_request}
         with suppress(OSError):
-            line.send(json.dumps(said).encode())
+            line.send(json.dumps(answer).encode())
             return True
         return False
 
-    def _one(self, line: socket.socket) -> bool:
+    def _read_message(self, line: socket.socket) -> bool:
         """Read one message of a connection; False closes it."""
         text, fds = b"", list[int]()
         with suppress(OSError):
@@ -327,22 +327,22 @@ class NodeHosts:
         with self._lock:
             # A host sends its descriptor once; anything later on its connection, an end included, replaces or removes
             # it.
-            gone = self._hosts.pop(line.fileno(), None)
-            if gone is not None:
-                self._remember(gone)
+            earlier_host = self._hosts.pop(line.fileno(), None)
+            if earlier_host is not None:
+                self._remember(earlier_host)
             if host is not None:
                 self._hosts[line.fileno()] = host
                 if (unconnected := self._hosts.pop(-host.pid, None)) is not None:
                     unconnected.close()
         return host is not None
 
-    def _remember(self, gone: NodeHost) -> None:
-        if (earlier := self._ended.pop(gone.pid, None)) is not None:
+    def _remember(self, ended_host: NodeHost) -> None:
+        if (earlier := self._ended.pop(ended_host.pid, None)) is not None:
             earlier.close()
         # The open pidfd keeps the wait status readable, and the pid cannot be mistaken for another process's.
-        self._ended[gone.pid] = _Ended(gone.role, gone.pidfd, gone.incarnations())
+        self._ended[ended_host.pid] = _Ended(ended_host.role, ended_host.pidfd, ended_host.incarnations())
         # Unmapped at once: `_answered` skips hosts that are gone.
-        gone.counters.close()
+        ended_host.counters.close()
         if len(self._ended) > ENDED:
             self._ended.pop(next(iter(self._ended))).close()
 

@@ -63,16 +63,16 @@ def job_of(address: str) -> str:
 
 def addresses(table: str, node: str = "") -> Iterator[tuple[str, str]]:
     """Yield (kind, address) of agents, savers and masters that listen in this network namespace."""
-    found = set[str]()
+    names = set[str]()
     for line in table.splitlines():
         words = line.split()
         # Eight columns: only a bound socket has a path. `@` stands for the zero byte of an abstract name.
         if len(words) == 8 and words[3] == LISTENS and words[7].startswith("@dljob-"):
-            found.add(words[7][1:])
-    for name in sorted(found):
+            names.add(words[7][1:])
+    for name in sorted(names):
         # Ray's node ids are cut to 12 characters: an abstract name has room for 107 bytes.
-        kind, _, where = name.split("-")[1:4] if name.count("-") > 2 else ("", "", "")
-        if kind in KINDS and where[:12] == (node or where)[:12]:
+        kind, _, listener_node = name.split("-")[1:4] if name.count("-") > 2 else ("", "", "")
+        if kind in KINDS and listener_node[:12] == (node or listener_node)[:12]:
             yield kind, f"\0{name}"
 
 
@@ -110,10 +110,10 @@ class AgentConnection:
 class PodEnd:
     """The end of one pod within a number of seconds."""
 
-    def __init__(self, lines: list[AgentConnection], seconds: float, why: str) -> None:
+    def __init__(self, lines: list[AgentConnection], seconds: float, reason: str) -> None:
         self._begin = time.monotonic()
         self._seconds = seconds
-        self._why = why
+        self._why = reason
         self._lines = lines
         self.said: list[str] = []
         """Lines for the pod's log."""
@@ -127,7 +127,7 @@ class PodEnd:
             self._start(lambda line=line: self._save(line, "flush"))
         for line in self._of("agent"):
             self._let_leave(line)
-        self.said += ["ranks could not be moved: the node has no agent"] * bool(alone(self._lines))
+        self.said += ["ranks could not be moved: the node has no agent"] * bool(jobs_without_agent(self._lines))
         last = [self._start(lambda line=line: self._save(line, "last")) for line in self._of("saver")]
         last += [self._start(lambda line=line: self._end_all(line)) for line in self._of("master")]
         # Beside the saves, not after them: all share the time that is left.
@@ -152,9 +152,9 @@ class PodEnd:
         end = self._begin + LEFT * self._seconds
         try:
             while time.monotonic() < end:
-                seen = agent.ask({"leave": self._why}, CONNECT_S)
-                if seen["may_go"] or seen["asked_s"] > SILENT_S:
-                    self.said.append(seen["may_go"] or "PrimeMaster does not answer")
+                answer = agent.ask({"leave": self._why}, CONNECT_S)
+                if answer["may_go"] or answer["asked_s"] > SILENT_S:
+                    self.said.append(answer["may_go"] or "PrimeMaster does not answer")
                     return
                 time.sleep(AGAIN_S)
             self.said.append("ranks did not leave the node in time")
@@ -164,15 +164,15 @@ class PodEnd:
     def _save(self, saver: AgentConnection, how: str) -> None:
         try:
             # A second less than there is, so that the answer still comes before SIGTERM.
-            said = saver.ask({"op": how, "timeout_s": max(0.1, self._remaining - 1.0)}, self._remaining)
+            answer = saver.ask({"op": how, "timeout_s": max(0.1, self._remaining - 1.0)}, self._remaining)
         except (OSError, ValueError) as error:
             # A failed early flush needs no line: the last save does all that it left.
             if how == "last":
                 self.said.append(f"a saver did not answer: {error}")
             return
-        steps = ", ".join(f"{name} step {step}" for name, step in sorted(said["steps"].items())[:8])
+        steps = ", ".join(f"{name} step {step}" for name, step in sorted(answer["steps"].items())[:8])
         if how == "last" and steps:
-            self.said.append(f"on disk: {steps}{'' if not said['failed'] else ', but: ' + said['failed']}")
+            self.said.append(f"on disk: {steps}{'' if not answer['failed'] else ', but: ' + answer['failed']}")
 
     def _keep_logs(self) -> None:
         home = os.environ.get("DLJOB_HOME")
@@ -182,11 +182,11 @@ class PodEnd:
 
     def _end_all(self, master: AgentConnection) -> None:
         with suppress(OSError, ValueError):
-            said = master.ask({"leave": self._why, "timeout_s": max(0.1, self._remaining - 1.0)}, self._remaining)
-            self.said.append(said["said"])
+            answer = master.ask({"leave": self._why, "timeout_s": max(0.1, self._remaining - 1.0)}, self._remaining)
+            self.said.append(answer["said"])
 
 
-def alone(lines: list[AgentConnection]) -> set[str]:
+def jobs_without_agent(lines: list[AgentConnection]) -> set[str]:
     """Return the jobs that have a saver here but no agent.
 
     Their ranks are here, but without an agent PrimeMaster is not told to move them: the agent is being created.
@@ -203,9 +203,9 @@ def opened(node: str, within_s: float) -> list[AgentConnection]:
         with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as table:  # noqa: PTH123
             for kind, address in addresses(table.read(), node):
                 with suppress(OSError):
-                    lines += [AgentConnection(one, address) for one in KINDS[kind]]
+                    lines += [AgentConnection(kind_of_line, address) for kind_of_line in KINDS[kind]]
         # A saver without an agent: the agent is about to come, and without it no rank is moved.
-        if not alone(lines) or time.monotonic() >= end:
+        if not jobs_without_agent(lines) or time.monotonic() >= end:
             return lines
         for line in lines:
             line.close()
@@ -214,8 +214,8 @@ def opened(node: str, within_s: float) -> list[AgentConnection]:
 
 def say(words: str) -> None:
     """Write to the container's log, which is the output of its first process: the kubelet drops what a hook prints."""
-    for where in (*["/proc/1/fd/1"] * ("POD_NAME" in os.environ), "/dev/stdout"):
-        with suppress(OSError), open(where, "w", encoding="utf-8") as log:  # noqa: PTH123
+    for log_path in (*["/proc/1/fd/1"] * ("POD_NAME" in os.environ), "/dev/stdout"):
+        with suppress(OSError), open(log_path, "w", encoding="utf-8") as log:  # noqa: PTH123
             log.write(f"[dljob] {time.strftime('%H:%M:%S')} {words}\n")
             return
 
@@ -224,13 +224,13 @@ def main(argv: list[str]) -> int:
     """Run the hook. Always 0: the pod ends in any case, and a failed hook is only an event on it."""
     with suppress(Exception):  # a failure here cannot stop the pod's end; what was done is in its log already
         begin, node = time.monotonic(), argv[1] if len(argv) > 1 else ""
-        why = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is being ended"
+        reason = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is being ended"
         seconds = float(argv[0])
         lines = opened(node, min(AGENT_S, LEFT * seconds / 2))
-        leaving = PodEnd(lines, seconds - (time.monotonic() - begin), why)
+        leaving = PodEnd(lines, seconds - (time.monotonic() - begin), reason)
         leaving.run()
         words = "; ".join(filter(None, leaving.said)) or "nothing to save"
-        say(f"{why}: {words} ({time.monotonic() - begin:.1f} s)")
+        say(f"{reason}: {words} ({time.monotonic() - begin:.1f} s)")
     return 0
 
 

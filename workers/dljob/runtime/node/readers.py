@@ -82,9 +82,9 @@ class Readers:
             return await known.actor.answer.remote(function, *args)
         except (RayError, asyncio.CancelledError) as error:
             # An error of a reader that another caller has replaced tells nothing about the node.
-            taken = self._known.get(node) is not known
+            was_replaced = self._known.get(node) is not known
             self._forget(node, known)
-            if taken and isinstance(error, RayError):
+            if was_replaced and isinstance(error, RayError):
                 raise TakenAwayError(str(error)) from error
             raise
         finally:
@@ -100,10 +100,10 @@ class Readers:
         known = self._known.get(node)
         if known is None:
             # Hard affinity: a reader on another node would read the wrong files.
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
-            made: Any = ray.remote(Reader)
-            options = {"num_cpus": 0, "max_concurrency": AT_ONCE, "scheduling_strategy": there}
-            known = self._known[node] = _CachedReader(made.options(**options).remote())
+            on_node = NodeAffinitySchedulingStrategy(node, soft=False)
+            reader_class: Any = ray.remote(Reader)
+            options = {"num_cpus": 0, "max_concurrency": AT_ONCE, "scheduling_strategy": on_node}
+            known = self._known[node] = _CachedReader(reader_class.options(**options).remote())
         if known.end is not None:
             known.end.cancel()
             known.end = None

@@ -92,15 +92,15 @@ def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     used = sum(cpu_seconds(pid) for pid in pids)
     if end is None:
         return ProcessStack(ProcessSample(stopped, used, Where.DEBUGGER if is_held else Where.UNKNOWN))
-    seen = ProcessSample(stopped, used, runs=any(map(runs, pids)))
+    sample = ProcessSample(stopped, used, runs=any(map(runs, pids)))
     threads, why_not = dump(target.pid, end)
     if not threads:
-        return ProcessStack(replace(seen, activity=Where.DEBUGGER if is_held else Where.UNKNOWN), why_not)
+        return ProcessStack(replace(sample, activity=Where.DEBUGGER if is_held else Where.UNKNOWN), why_not)
     frames = user_frames(threads, target.pid)
     activity = Where.DEBUGGER if is_held else activity_of(frames)
     gil_line = next((line(thread["frames"]) for thread in threads if thread.get("owns_gil")), "")
     at_line = _at_end(threads) if _has_ended(frames) else line(frames)
-    place = replace(seen, activity=activity, at_line=at_line, call=torch_call(frames), gil_line=gil_line)
+    place = replace(sample, activity=activity, at_line=at_line, call=torch_call(frames), gil_line=gil_line)
     return ProcessStack(place, text(threads))
 
 
@@ -128,8 +128,8 @@ def _frozen(folder: Path, cgroups: Path) -> bool:
             return True
     # cgroup v2 alone: its one line begins with "0::/".
     with suppress(OSError):
-        own = [row for row in (folder / "cgroup").read_text().splitlines() if row.startswith("0::/")]
-        return bool(own) and "frozen 1" in (cgroups / own[0][4:] / "cgroup.events").read_text()
+        group_lines = [row for row in (folder / "cgroup").read_text().splitlines() if row.startswith("0::/")]
+        return bool(group_lines) and "frozen 1" in (cgroups / group_lines[0][4:] / "cgroup.events").read_text()
     return False
 
 
@@ -174,26 +174,26 @@ def dump(pid: int, end: float) -> tuple[Threads, str]:
     spy = program()
     if not spy:
         return [], "no stack: py-spy is not installed here (it comes with ray[default])"
-    why = "the time for all processes was over"
+    problem = "the time for all processes was over"
     for _ in range(TRIES):
-        left = min(EACH_S, end - time.monotonic())
-        if left <= 0:
+        seconds_left = min(EACH_S, end - time.monotonic())
+        if seconds_left <= 0:
             break
         try:
             done = subprocess.run(
                 # --nonblocking: a pause by ptrace would itself show as a stopped process (state t), and fails on a
                 # stopped one.
                 [spy, "dump", "--pid", str(pid), "--nonblocking", "--json"],
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=left, check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds_left, check=False,
             )  # fmt: skip
             if done.returncode == 0:
                 return [_without_stub(thread) for thread in json.loads(done.stdout)], ""
-            why = _reason(done.stderr.decode(errors="replace"))
+            problem = _reason(done.stderr.decode(errors="replace"))
         except subprocess.TimeoutExpired:
-            why = f"py-spy did not answer within {left:.0f} s"
+            problem = f"py-spy did not answer within {seconds_left:.0f} s"
         except (OSError, ValueError) as error:
-            why = f"py-spy: {type(error).__name__}: {error}"
-    return [], f"no stack: {why}"
+            problem = f"py-spy: {type(error).__name__}: {error}"
+    return [], f"no stack: {problem}"
 
 
 def _without_stub(thread: dict[str, Any]) -> dict[str, Any]:
@@ -215,10 +215,10 @@ def _at_end(threads: Threads) -> str:
     return f"the end of its script, which waits for {waits}: it is no daemon"
 
 
-def _reason(said: str) -> str:
+def _reason(output: str) -> str:
     """Return py-spy's complaint in one line."""
-    lines = [row.strip() for row in said.splitlines() if row.strip()]
-    if "permission" in said.lower() or "not permitted" in said.lower():
+    lines = [row.strip() for row in output.splitlines() if row.strip()]
+    if "permission" in output.lower() or "not permitted" in output.lower():
         return "py-spy may not read other processes here (it needs the capability SYS_PTRACE)"
     return f"py-spy: {lines[-1] if lines else 'failed without a message'}"[:300]
 

@@ -55,12 +55,14 @@ class WitnessReader:
         """Return what witnesses have said for long enough, as of the last reading."""
         now = time.monotonic()
         return tuple(
-            one for name, row in tuple(self._rows.items()) for one in row.lasting_sightings(self._plans[name], now)
+            sighting
+            for name, row in tuple(self._rows.items())
+            for sighting in row.lasting_sightings(self._plans[name], now)
         )
 
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """Return (witness, why) of each witness whose last reading failed."""
-        return tuple(sorted((name, why) for name, why in tuple(self._why.items()) if why))
+        return tuple(sorted((name, problem) for name, problem in tuple(self._why.items()) if problem))
 
     def dump(self, name: str) -> bytes:
         """Ask for the dump of a witness, and return the answer.
@@ -125,32 +127,32 @@ async def fetched(port: int, path: str, body: str = "", *, within_s: float = WIT
     """
     import aiohttp  # here: agents of jobs without witnesses do without
 
-    where = f"127.0.0.1:{port}{path}"
+    url_path = f"127.0.0.1:{port}{path}"
     try:
         async with asyncio.timeout(within_s), aiohttp.ClientSession(auto_decompress=False) as client:
-            return await _answer(client, where, body, most)
+            return await _answer(client, url_path, body, most)
     except TimeoutError:
-        raise NoReadingError(f"{where}: no answer within {within_s:g} s") from None
+        raise NoReadingError(f"{url_path}: no answer within {within_s:g} s") from None
     except OSError as error:
-        raise NoReadingError(f"{where}: {os.strerror(error.errno) if error.errno else error}") from None
+        raise NoReadingError(f"{url_path}: {os.strerror(error.errno) if error.errno else error}") from None
     except (aiohttp.ClientError, ValueError) as error:
-        raise NoReadingError(f"{where}: no HTTP answer: {str(error)[:200]}") from None
+        raise NoReadingError(f"{url_path}: no HTTP answer: {str(error)[:200]}") from None
 
 
-async def _answer(client: aiohttp.ClientSession, where: str, body: str, most: int) -> bytes:
+async def _answer(client: aiohttp.ClientSession, url_path: str, body: str, most: int) -> bytes:
     headers = {"Accept-Encoding": "identity"} | ({"Content-Type": "application/json"} if body else {})
     method = "POST" if body else "GET"
     async with client.request(
-        method, f"http://{where}", data=body.encode() or None, headers=headers, allow_redirects=False
+        method, f"http://{url_path}", data=body.encode() or None, headers=headers, allow_redirects=False
     ) as answer:
         if answer.status != 200:
-            raise NoReadingError(f"{where}: status {answer.status}, not 200")
-        whole = bytearray()
+            raise NoReadingError(f"{url_path}: status {answer.status}, not 200")
+        body_so_far = bytearray()
         while part := await answer.content.read(1 << 16):
-            whole += part
-            if len(whole) > most:
-                raise NoReadingError(f"{where}: an answer of more than {most >> 20} MiB")
-        return bytes(whole)
+            body_so_far += part
+            if len(body_so_far) > most:
+                raise NoReadingError(f"{url_path}: an answer of more than {most >> 20} MiB")
+        return bytes(body_so_far)
 
 
 def parsed(metric: str, answer: bytes) -> tuple[Sample, ...]:
@@ -163,9 +165,9 @@ def parsed(metric: str, answer: bytes) -> tuple[Sample, ...]:
 
     text = answer.decode(errors="replace")
     end = len(metric)
-    own = [line for line in text.splitlines() if line.startswith(metric) and line[end : end + 1] in " {"]
+    metric_lines = [line for line in text.splitlines() if line.startswith(metric) and line[end : end + 1] in " {"]
     try:
-        families = list(text_string_to_metric_families("\n".join(own) + "\n"))
+        families = list(text_string_to_metric_families("\n".join(metric_lines) + "\n"))
     except (ValueError, IndexError, KeyError) as error:
         raise NoReadingError(f"a line of {metric} cannot be read: {str(error)[:200]}") from None
     return tuple(

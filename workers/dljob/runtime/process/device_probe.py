@@ -21,14 +21,14 @@ class DeviceProbe:
         import ray
 
         ids = ray.get_runtime_context().get_accelerator_ids()
-        return tuple((name, tuple(found)) for name, found in sorted(ids.items()) if found)
+        return tuple((name, tuple(device_ids)) for name, device_ids in sorted(ids.items()) if device_ids)
 
 
 def together(parts: Iterable[Devices]) -> Devices:
     """Merge the devices of several bundles: per resource each id once, in the order of the bundles."""
-    found: dict[str, dict[str, None]] = {}
+    ids_by_resource: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, ids in part:
             # A dict keeps the order and drops an id that several bundles share.
-            found.setdefault(name, {}).update(dict.fromkeys(ids))
-    return tuple((name, tuple(ids)) for name, ids in sorted(found.items()))
+            ids_by_resource.setdefault(name, {}).update(dict.fromkeys(ids))
+    return tuple((name, tuple(ids)) for name, ids in sorted(ids_by_resource.items()))

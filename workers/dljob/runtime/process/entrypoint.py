@@ -28,8 +28,8 @@ def resolve(path: str) -> Callable[..., Any]:
     target: Any = module
     for attribute in attributes:
         if not hasattr(target, attribute):
-            where = getattr(target, "__name__", module_name)
-            raise EntrypointError("ImportError", f"{where} has no {attribute!r}{_hint(attribute, target)}")
+            owner_name = getattr(target, "__name__", module_name)
+            raise EntrypointError("ImportError", f"{owner_name} has no {attribute!r}{_hint(attribute, target)}")
         target = getattr(target, attribute)
     if not callable(target):
         raise EntrypointError(

@@ -111,8 +111,8 @@ def arguments(role: RolePlan, start: RankStart) -> tuple[str, ...]:
     """
     if not role.elastic:
         return role.args
-    own = {"local_rank": start.local_rank}
-    return tuple(_MACRO.sub(lambda found: Template(found[0]).safe_substitute(own), arg) for arg in role.args)
+    macros = {"local_rank": start.local_rank}
+    return tuple(_MACRO.sub(lambda match: Template(match[0]).safe_substitute(macros), arg) for arg in role.args)
 
 
 def switches(role: RolePlan, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -128,20 +128,22 @@ HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 """Ray's switch; 0 in a role's `env` lets a rank see devices of kinds of which it takes none."""
 
 
-def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[str, str]) -> dict[str, str]:
+def hidden(role: RolePlan, taken_devices: Mapping[str, tuple[str, ...]], env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that hide devices of each kind of which a rank takes none: they belong to others.
 
     Ray used to do so by itself, and still does where its switch says so (ray 2.60, `ray/_private/utils.py`). A variable
     in the role's `env` wins, and nothing is hidden from a framework with a quota, which assigns devices itself.
     """
-    said = dict(role.env)
-    if role.quota is not None or said.get(HIDES, "1").lower() in ("0", "false"):
+    role_env = dict(role.env)
+    if role.quota is not None or role_env.get(HIDES, "1").lower() in ("0", "false"):
         return {}
     # Variables in the role's `env` stay as the user wrote them.
-    variables = {variable_of(kind) for kind in known_kinds() if not taken.get(kind)} - {"", *said}
-    alone = {variable for variable in variables if leaves_variable(variable, env)}
+    variables = {variable_of(kind) for kind in known_kinds() if not taken_devices.get(kind)} - {"", *role_env}
+    left_variables = {variable for variable in variables if leaves_variable(variable, env)}
     return {
-        name: value for variable in sorted(variables - alone) for name, value in visible_devices(variable, ()).items()
+        name: value
+        for variable in sorted(variables - left_variables)
+        for name, value in visible_devices(variable, ()).items()
     }
 
 
@@ -175,11 +177,11 @@ def variable_of(resource: str) -> str:
 
 def keep_devices(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
     """Give a restarted rank the devices that its process saw first: the device's runtime has read them by then."""
-    seen, now = dict(before.devices if before else ()).get(kind, ()), dict(start.devices).get(kind, ())
+    seen_devices, now = dict(before.devices if before else ()).get(kind, ()), dict(start.devices).get(kind, ())
     # Devices that the process has not seen cannot be shown to it any more: then the plan's choice stands.
-    if before is None or not seen or not now or now[start.device_index] not in seen:
+    if before is None or not seen_devices or not now or now[start.device_index] not in seen_devices:
         return start
-    return replace(start, devices=before.devices, device_index=seen.index(now[start.device_index]))
+    return replace(start, devices=before.devices, device_index=seen_devices.index(now[start.device_index]))
 
 
 def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
@@ -192,8 +194,14 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
     if not ids or not leaves_variable(variable, switches(role, env)):
         return start.device_index
     # Nothing is restricted: the index is that in the machine's own list of visible devices, or the device's id itself.
-    own, seen = ids[start.device_index], env.get(variable, "").split(",")
-    return seen.index(own) if own in seen else int(own) if own.isdecimal() else start.device_index
+    device_id, visible_ids = ids[start.device_index], env.get(variable, "").split(",")
+    return (
+        visible_ids.index(device_id)
+        if device_id in visible_ids
+        else int(device_id)
+        if device_id.isdecimal()
+        else start.device_index
+    )
 
 
 SITE = os.fspath(Path(__file__).with_name("site"))
@@ -209,14 +217,14 @@ def script_import_path(code_dir: str) -> list[str]:
     """
     ray = find_spec("ray")
     rays_folder = Path(ray.origin).parent if ray is not None and ray.origin else None
-    path = [each for each in sys.path if each and not (rays_folder and Path(each).is_relative_to(rays_folder))]
+    path = [folder for folder in sys.path if folder and not (rays_folder and Path(folder).is_relative_to(rays_folder))]
     if not code_dir:
         return path
     named_folders = _folders_of(os.environ.get("PYTHONPATH", ""), code_dir)
     library = sysconfig.get_path("stdlib")
     before_library = path[: path.index(library)] if library in path else []
-    added_folders = [each for each in (code_dir, *before_library) if not each.endswith(".zip")]
-    rest = [each for each in path if each not in added_folders]
+    added_folders = [folder for folder in (code_dir, *before_library) if not folder.endswith(".zip")]
+    rest = [folder for folder in path if folder not in added_folders]
     return list(dict.fromkeys([*named_folders, *rest, *added_folders]))
 
 
@@ -229,16 +237,16 @@ def python_path(variable: str, code_dir: str) -> str:
 
 def _folders_of(variable: str, code_dir: str) -> list[str]:
     """Return the folders that PYTHONPATH names; an empty entry is the working directory, an empty variable is none."""
-    return [os.path.normpath(Path(code_dir, each)) for each in variable.split(os.pathsep)] if variable else []
+    return [os.path.normpath(Path(code_dir, entry)) for entry in variable.split(os.pathsep)] if variable else []
 
 
 def located(spec: HostSpec) -> HostSpec:
     """Fill in the folder of user code: if the job names none, the one in which Ray started this process."""
-    here = str(Path.cwd())
+    current_folder = str(Path.cwd())
     # The root folder holds no user code: the job then goes without a folder of its own.
-    if spec.job.code_dir or here == "/":
+    if spec.job.code_dir or current_folder == "/":
         return spec
-    return replace(spec, job=replace(spec.job, code_dir=here))
+    return replace(spec, job=replace(spec.job, code_dir=current_folder))
 
 
 def enter_code_dir(code_dir: str) -> None:

@@ -71,5 +71,5 @@ def _replaces(error: BaseException, handled: BaseException) -> bool:
 
 def remote_origin(error: BaseException) -> ErrorOrigin | None:
     """Return where the error of a callee, or its silence, began from which this one was raised; None: in no callee."""
-    origins = (each.origin for each in error_chain(error) if isinstance(each, RemoteError | CallTimeoutError))
+    origins = (link.origin for link in error_chain(error) if isinstance(link, RemoteError | CallTimeoutError))
     return next((origin for origin in origins if origin is not None), None)

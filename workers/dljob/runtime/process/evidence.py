@@ -42,7 +42,7 @@ _PID = re.compile(r"killed process (\d+)|\bpid=(\d+)", re.IGNORECASE)
 class KernelLog:
     """The lines of the kernel's log that can be a cause of death, from now on or (`whole`) since the boot."""
 
-    def __init__(self, path: Path = KMSG, *, whole: bool = False) -> None:
+    def __init__(self, path: Path = KMSG, *, from_start: bool = False) -> None:
         self._lines: deque[tuple[float, str]] = deque(maxlen=KEPT)
         self.why_not = ""
         """Why the log cannot be read; empty if it can."""
@@ -50,7 +50,7 @@ class KernelLog:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             # From the end: older lines cannot be about the end of a process that this one watches.
-            os.lseek(self._fd, 0, os.SEEK_SET if whole else os.SEEK_END)
+            os.lseek(self._fd, 0, os.SEEK_SET if from_start else os.SEEK_END)
         except OSError as error:
             self.why_not = error.strerror or type(error).__name__
 
@@ -145,13 +145,13 @@ class HostEvidence:
 
 def about(lines: Iterable[str], pids: Container[int]) -> tuple[Clue, ...]:
     """Return the lines about processes, and lines that name none; `pids` is empty where they cannot be compared."""
-    found: list[Clue] = []
+    clues: list[Clue] = []
     for line in lines:
         named = _PID.search(line)
         # A line without a pid (an Xid of the driver) may be about any process, so it stays a clue.
         if named is None or int(named[1] or named[2]) in pids:
-            found.append(Clue("kernel", line[:1000]))
-    return tuple(found)
+            clues.append(Clue("kernel", line[:1000]))
+    return tuple(clues)
 
 
 def same_pids() -> bool:
@@ -165,7 +165,7 @@ def of_the_dead(pid: int) -> tuple[Clue, ...]:
     """Return what the kernel's log says about a dead process, on a machine where no host watched it while it lived."""
     if not same_pids():
         return ()
-    log = KernelLog(whole=True)
+    log = KernelLog(from_start=True)
     try:
         return about(log.lines(), (pid,))[-4:]
     finally:

@@ -31,7 +31,7 @@ def installed(group: str, code_dir: str = "") -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. Packages in the folder of user code win over installed ones."""
     # Not by `entry_points()`, which looks along this process's import path alone: the code's folder may not be on it.
     path = [code_dir, *sys.path] if code_dir else sys.path
-    points = [p for found in distributions(path=path) for p in found.entry_points if p.group == group]
+    points = [p for wheel in distributions(path=path) for p in wheel.entry_points if p.group == group]
     # Reversed, so that the first of several with the same name wins.
     return {point.name: point for point in reversed(points)}
 

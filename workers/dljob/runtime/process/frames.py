@@ -32,12 +32,12 @@ class Frames:
 
     def send(self, head: dict[str, Any], body: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Send a frame, with file descriptors. Raises OSError when the other side is gone."""
-        whole = _begin(head, body)
+        frame = _begin(head, body)
         # Frames of different threads must not mix.
         with self._sending:
             # Descriptors ride on the first bytes; the kernel may take only some of these, and the rest follows.
-            sent = socket.send_fds(self._connection, [whole], fds) if fds else 0
-            self._connection.sendall(whole[sent:])
+            sent = socket.send_fds(self._connection, [frame], fds) if fds else 0
+            self._connection.sendall(frame[sent:])
             if body:
                 self._connection.sendall(body)
 
@@ -64,9 +64,9 @@ class Frames:
 
     def _sent_now(self, begin: bytes, body: bytes) -> bytes:
         """Send as much of a frame as the kernel takes; return the rest."""
-        sent, whole = 0, len(begin) + len(body)
+        sent, total = 0, len(begin) + len(body)
         try:
-            while sent < whole:
+            while sent < total:
                 parts = [begin[sent:], body] if sent < len(begin) else [memoryview(body)[sent - len(begin) :]]
                 sent += self._connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -206,16 +206,16 @@ class IncomingCalls:
     def read(self, head: Mapping[str, Any], body: bytes) -> dict[int, RankCall]:
         """Return number -> call, of calls that were made together; their large arguments are dropped here."""
         calls, at, used = dict[int, RankCall](), 0, set[int]()
-        for one in head["calls"]:
-            found = list[bytes]()
-            for number, length in one["arguments"]:
+        for call_head in head["calls"]:
+            call_arguments = list[bytes]()
+            for number, length in call_head["arguments"]:
                 if number:
                     used.add(number)
-                found.append(self._large[number] if number else body[at : at + length])
+                call_arguments.append(self._large[number] if number else body[at : at + length])
                 at += length
-            payload, common = found
-            fields = {name: one[name] for name in ASKED}
-            calls[one["id"]] = RankCall(payload=payload, common=common, **fields)
+            payload, common = call_arguments
+            fields = {name: call_head[name] for name in ASKED}
+            calls[call_head["id"]] = RankCall(payload=payload, common=common, **fields)
         for number in used:
             del self._large[number]
         return calls

@@ -154,8 +154,8 @@ def _words_of_pause(seconds: float) -> str:
     if seconds < LONG_PAUSE_S:
         return ""
     lines = user_lines()
-    where = f", which was at {' and '.join(lines)}" if lines else ""
-    return f"; for {seconds:.0f} s this process was stopped, or its code held the GIL{where}"
+    place = f", which was at {' and '.join(lines)}" if lines else ""
+    return f"; for {seconds:.0f} s this process was stopped, or its code held the GIL{place}"
 
 
 def raylet_pidfd() -> int | None:
@@ -209,15 +209,15 @@ def ending() -> bool:
     return _ended.locked()
 
 
-def end(code: int, why: str = "") -> NoReturn:
-    """End this process: write `why` to the log, if any, kill every descendant, `os._exit`. The first caller decides."""
+def end(code: int, reason: str = "") -> NoReturn:
+    """Write `reason` to the log, if any, kill every descendant, and end this process. The first caller decides."""
     # Another thread is ending the process; this one must not go on with what it was doing.
     if not _ended.acquire(blocking=False):
         while True:
             time.sleep(60)
     with contextlib.suppress(OSError):
-        if why:
-            line = f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n"
+        if reason:
+            line = f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {reason}\n"
             os.write(2, line.encode())
     # Descendants before anything else: they hold devices and sockets that the rank's next process needs.
     for last_thing in (descendants.kill_all, *_last_actions):
@@ -226,8 +226,8 @@ def end(code: int, why: str = "") -> NoReturn:
     os._exit(code)
 
 
-def end_soon(code: int, why: str, delay_s: float = 0.03) -> None:
+def end_soon(code: int, reason: str, delay_s: float = 0.03) -> None:
     """End this process after a short delay, so that the call which orders it can return first."""
-    timer = threading.Timer(delay_s, end, (code, why))
+    timer = threading.Timer(delay_s, end, (code, reason))
     timer.daemon = True
     timer.start()

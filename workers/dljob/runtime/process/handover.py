@@ -77,5 +77,5 @@ class Handover(Generic[T]):
 
 async def in_thread(call: Callable[[], T]) -> T:
     """Return the call's result, computed in a thread of its own."""
-    made = Handover[T]()
-    return await made.run(lambda: made.offer(call()))
+    handover = Handover[T]()
+    return await handover.run(lambda: handover.offer(call()))

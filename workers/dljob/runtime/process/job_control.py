@@ -21,7 +21,7 @@ WHY = 500
 class MasterLine(Protocol):
     """The transport of requests to PrimeMaster."""
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""
         ...
 
@@ -77,8 +77,8 @@ class JobControl:
         Raises:
             UnreachableError: PrimeMaster does not answer within a minute.
         """
-        said = self._ask("cut", self._me).result()
-        return None if said["why"] else int(said["number"])
+        reply = self._ask("cut", self._me).result()
+        return None if reply["why"] else int(reply["number"])
 
     def stop(self) -> None:
         """End the job, the caller included, as `JobHandle.stop` does; what it saved stays in its folder.
@@ -88,28 +88,28 @@ class JobControl:
         """
         self._order("stop", "job")
 
-    def suspect(self, own: tuple[str, int, int], why: str, rank: int | None = None) -> None:
-        """Accuse a rank of the caller's role; `own` is the caller's role, rank and incarnation. See `suspect` of it."""
-        role, me, incarnation = own
-        whom = me if rank is None else rank
-        if whom not in range(self._peers[role]):
+    def suspect(self, caller: tuple[str, int, int], reason: str, rank: int | None = None) -> None:
+        """Accuse a rank of the caller's role; `caller` is (role, rank, incarnation). See `WorkerContext.suspect`."""
+        role, me, incarnation = caller
+        accused = me if rank is None else rank
+        if accused not in range(self._peers[role]):
             raise NotFoundError(f"suspect(rank={rank!r}): no such rank", hint=f"{role} has {self._peers[role]}")
         # Of another rank no incarnation is known here: its present one is meant.
-        self._ask("suspect", role, whom, incarnation if whom == me else 0, str(why)[:WHY], self._me).result()
+        self._ask("suspect", role, accused, incarnation if accused == me else 0, str(reason)[:WHY], self._me).result()
 
     def _target(self, role: str | None, rank: int | None) -> str:
-        there = ", ".join(f"{name} ({size})" for name, size in self._peers.items())
+        role_sizes = ", ".join(f"{name} ({size})" for name, size in self._peers.items())
         if role is None and rank is None:
             return "job"
         if role is None or role not in self._peers:
-            raise NotFoundError(f"job.restart(role={role!r}): there is no such role", hint=f"roles: {there}")
+            raise NotFoundError(f"job.restart(role={role!r}): there is no such role", hint=f"roles: {role_sizes}")
         if rank is not None and rank not in range(self._peers[role]):
-            raise NotFoundError(f"job.restart(role={role!r}, rank={rank!r}): no such rank", hint=f"roles: {there}")
+            raise NotFoundError(f"job.restart(role={role!r}, rank={rank!r}): no such rank", hint=f"roles: {role_sizes}")
         return role if rank is None else f"{role}/{rank}"
 
     def _order(self, kind: str, target: str) -> None:
         # The id makes a repeated request one order: an answer may be lost with PrimeMaster.
         self._ask("command", uuid.uuid4().hex, kind, target, self._me).result()
 
-    def _ask(self, what: str, *args: Any) -> Future[Any]:
-        return self._calls.ask(what, args, ANSWER_S)
+    def _ask(self, method: str, *args: Any) -> Future[Any]:
+        return self._calls.ask(method, args, ANSWER_S)

@@ -29,8 +29,8 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
     there (`logs.archive`). Returns (-1, "") when the file cannot be written: then the output stays where it was.
     """
     path = Path(job.dir) / "logs" / _name(role, start.rank)
-    why = f", after: {start.restart_reason}" if start.restart_reason else ""
-    line = f"[dljob] {time.strftime('%H:%M:%S')} {_begins(role, start.rank, start.incarnation)}{why}\n"
+    restart_text = f", after: {start.restart_reason}" if start.restart_reason else ""
+    line = f"[dljob] {time.strftime('%H:%M:%S')} {_begins(role, start.rank, start.incarnation)}{restart_text}\n"
     try:
         # Private to this user, as on the launcher's node. `mode` holds for the last folder alone.
         Path(job.dir).mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -26,13 +26,13 @@ class Making:
     async def make(self, name: str, function: Callable[..., T], *args: Any) -> T:
         """Create something in a thread. Cancelling the caller does not cancel a creation that has begun."""
         with self._lock:
-            made = self._under_way[name] = self._pool.submit(function, *args)
-        made.add_done_callback(lambda _: self._done(name, made))
-        return await asyncio.wrap_future(made)
+            creation = self._under_way[name] = self._pool.submit(function, *args)
+        creation.add_done_callback(lambda _: self._done(name, creation))
+        return await asyncio.wrap_future(creation)
 
-    def _done(self, name: str, made: Future[Any]) -> None:
+    def _done(self, name: str, creation: Future[Any]) -> None:
         with self._lock:  # a second creation of the same name may have begun
-            if self._under_way.get(name) is made:
+            if self._under_way.get(name) is creation:
                 del self._under_way[name]
 
     def names(self, prefix: str) -> tuple[str, ...]:
@@ -41,10 +41,10 @@ class Making:
 
     async def settled(self, names: Iterable[str]) -> None:
         """Return when none of these is under way: each exists now, or never will."""
-        under_way = [made for name in names if (made := self._under_way.get(name))]
+        under_way = [creation for name in names if (creation := self._under_way.get(name))]
         if under_way:
             # Unlike gather, wait does not cancel what it waits for when its own caller is cancelled.
-            await asyncio.wait([_quiet(asyncio.wrap_future(made)) for made in under_way])
+            await asyncio.wait([_quiet(asyncio.wrap_future(creation)) for creation in under_way])
 
 
 def _quiet(awaited: asyncio.Future[Any]) -> asyncio.Future[Any]:

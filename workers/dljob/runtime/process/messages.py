@@ -27,7 +27,7 @@ PrimeMaster answers hosts:
     callees(role) -> list                   rank, incarnation, ready, gone of each rank, as plain values
     await_peer(role, rank, after) -> Peer   waits until that rank is ready in an incarnation > `after`
     ended_callers(actor, callers) -> list   which (role, rank, incarnation) have ended; waits until one has
-    late_callee(callee, why, ...) -> bool     restarts a rank that ran a call past its deadline
+    late_callee(callee, reason, ...) -> bool  restarts a rank that ran a call past its deadline
     hang_of(role, rank, incarnation) -> str  the hang for which that process was ended; empty: there was none
 """
 
@@ -214,7 +214,7 @@ class LoadResult:
 
     version: int
     at: float
-    why: str = ""
+    problem: str = ""
     untouched: bool = False
 
 
@@ -224,7 +224,7 @@ class Serves:
 
     addresses: tuple[tuple[str, str], ...]
     ready: bool
-    why: str = ""
+    reason: str = ""
     cluster: str = ""
     """As in `RankServes`."""
 
@@ -337,7 +337,7 @@ class Peer:
     incarnation: int
     actor: str
     ready: bool
-    gone: str = ""
+    gone_reason: str = ""
     """Why it will never be back: the rank ended, or the job is stopping. Empty: it may be back."""
     size: int = 0
     """The present number of ranks of its role; 0: unknown."""
@@ -465,7 +465,7 @@ class Reply:
 
 def _values(kind: type) -> attrgetter[tuple[Any, ...]]:
     """Return a getter of all fields of a message in their order: what travels packed is a tuple of them."""
-    return attrgetter(*(each.name for each in fields(kind)))
+    return attrgetter(*(field_info.name for field_info in fields(kind)))
 
 
 _REQUEST, _HEARTBEAT, _NODE_HEARTBEAT = _values(AgentRequest), _values(Heartbeat), _values(NodeHeartbeat)

@@ -95,7 +95,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     frame = _frame_in_text(error, code_dir) or user_frame(error, code_dir)
     limit = f"; {met}" if (met := describe_refusal(error)) else ""
     unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
-    where = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
+    search_text = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
     in_handler = "; raised in its handler of SIGTERM" if _is_in_handler(error, signal.SIGTERM) else ""
     own_reason = Reason.KILLED if in_handler else Reason.USER_ERROR
     return Outcome(
@@ -105,7 +105,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
         code=130 if isinstance(error, KeyboardInterrupt) else 1,
         error_type=type(error).__name__,
         frame=frame,
-        message=f"{_say(error)} (in {phase}){where}{limit}{in_handler}{_of_machine(error)}".lstrip(),
+        message=f"{_say(error)} (in {phase}){search_text}{limit}{in_handler}{_of_machine(error)}".lstrip(),
         detail=user_traceback(error),
         fatal=fatal,
         origin=remote_origin(error),
@@ -189,12 +189,12 @@ def _of_machine(error: BaseException) -> str:
     """Return what this machine shows of why an error came: a dead connection, a full disk; empty: nothing."""
     if isinstance(error, _OF_LOGIC) or getattr(error, "errno", None) == errno.ENOSPC:
         return ""
-    found = ""
+    machine_text = ""
     with contextlib.suppress(Exception):  # it is a hint; the error itself is reported in any case
-        found = own_sockets.describe_dead_links() or full_disks.describe(_end_of_own_log())
-        if not found and resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss:  # a child of it has ended
-            found = full_disks.describe_log(2)
-    return f"; {_writable(found)}" if found else ""
+        machine_text = own_sockets.describe_dead_links() or full_disks.describe(_end_of_own_log())
+        if not machine_text and resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss:  # a child of it has ended
+            machine_text = full_disks.describe_log(2)
+    return f"; {_writable(machine_text)}" if machine_text else ""
 
 
 def _end_of_own_log() -> str:
@@ -220,16 +220,16 @@ def _exited(error: SystemExit, code_dir: str, phase: str) -> Outcome:
         return Outcome(ok=True, code=0)
     if isinstance(code, int):
         # As the kernel does it: an exit code has eight bits.
-        number, said = code & 0xFF, f"sys.exit({code})"
+        number, exit_text = code & 0xFF, f"sys.exit({code})"
     else:
-        number, said = 1, f"sys.exit({str(code)[:500]!r})"
+        number, exit_text = 1, f"sys.exit({str(code)[:500]!r})"
     return Outcome(
         ok=False,
         reason=Reason.USER_ERROR,
         code=number,
         error_type="SystemExit",
         frame=user_frame(error, code_dir),
-        message=f"{said} (in {phase}){_of_machine(error)}",
+        message=f"{exit_text} (in {phase}){_of_machine(error)}",
         origin=remote_origin(error),
     )
 
@@ -352,9 +352,9 @@ def user_frame(error: BaseException, code_dir: str) -> str:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
     frames = [frame for frame in _frames(error.__traceback__) if not _is_own(frame[0])]
     # Most errors surface inside a library, but the user looks for the line of their own that led there.
-    own = [frame for frame in frames if is_users(frame[0], code_dir)]
+    user_frames = [frame for frame in frames if is_users(frame[0], code_dir)]
     # Without a line of the user's the library's own is better than none.
-    chosen = own or frames
+    chosen = user_frames or frames
     if not chosen:
         return ""
     filename, line, name = chosen[-1]

@@ -109,19 +109,19 @@ def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
     module = target.rpartition(".")[0] if kind == "class" else target
     # Imports are followed through the files of the code's folder; of packages elsewhere the name is enough.
     waiting = [root / target] if target.endswith(".py") else list(_files(root, module))
-    seen: set[Path] = set()
-    found: set[str] = set()
-    while waiting and len(seen) < FILES:
+    read_paths: set[Path] = set()
+    packages: set[str] = set()
+    while waiting and len(read_paths) < FILES:
         path = waiting.pop()
-        if path in seen:
+        if path in read_paths:
             continue
-        seen.add(path)
+        read_paths.add(path)
         if _NAMED.search(_source(path)):
-            found.add(OPTIMIZERS)
+            packages.add(OPTIMIZERS)
         for name in _names(path, root):
-            found.add(name.partition(".")[0])
+            packages.add(name.partition(".")[0])
             waiting += _files(root, name)
-    return frozenset(found)
+    return frozenset(packages)
 
 
 def _files(root: Path, module: str) -> Iterator[Path]:
@@ -210,7 +210,7 @@ class _Script:
         return len(self._seen) <= FILES and self._run(tree.body, package)
 
     def _run(self, body: Iterable[ast.stmt], package: tuple[str, ...]) -> bool:
-        return all(self._statement(each, package) for each in body)
+        return all(self._statement(statement, package) for statement in body)
 
     def _statement(self, node: ast.stmt, package: tuple[str, ...]) -> bool:
         match node:
@@ -227,18 +227,24 @@ class _Script:
                 return any(name in ast.dump(node.test) for name in ("TYPE_CHECKING", "__name__"))
             case ast.Assign() | ast.AnnAssign():
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                return all(isinstance(each, (ast.Name, ast.Tuple)) for each in targets) and _harmless(node)
+                return all(isinstance(target_node, (ast.Name, ast.Tuple)) for target_node in targets) and _harmless(
+                    node
+                )
             case ast.Expr():
                 return isinstance(node.value, ast.Constant)
             case _:
                 return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass))
 
     def _import(self, name: str, names: tuple[str, ...]) -> bool:
-        own = list(_files(self._first, name))
-        for each in names:
-            own += [path for path in _files(self._first, f"{name}.{each}" if name else each) if path not in own]
-        if own:
-            return all(self.follow(path) for path in own)
+        own_files = list(_files(self._first, name))
+        for imported_name in names:
+            own_files += [
+                path
+                for path in _files(self._first, f"{name}.{imported_name}" if name else imported_name)
+                if path not in own_files
+            ]
+        if own_files:
+            return all(self.follow(path) for path in own_files)
         # dljob is in the fork server anyway, and so is most of the standard library.
         if name and name.partition(".")[0] not in {"dljob", *sys.stdlib_module_names}:
             self.found.append((name, names))
@@ -247,8 +253,15 @@ class _Script:
 
 def _harmless(node: ast.AST) -> bool:
     """Whether the calls in a statement change nothing that a later import reads."""
-    called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    called = (node_inside.func for node_inside in ast.walk(node) if isinstance(node_inside, ast.Call))
     return all(
-        (each.id if isinstance(each, ast.Name) else each.attr if isinstance(each, ast.Attribute) else "") in HARMLESS
-        for each in called
+        (
+            node_inside.id
+            if isinstance(node_inside, ast.Name)
+            else node_inside.attr
+            if isinstance(node_inside, ast.Attribute)
+            else ""
+        )
+        in HARMLESS
+        for node_inside in called
     )

@@ -59,8 +59,8 @@ def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
         except OSError:
             return None
         # The kernel says in the mask what it filled in: without that bit the status is not there yet.
-        given, status = _INFO.unpack(info)
-        if given & _EXIT:
+        filled_mask, status = _INFO.unpack(info)
+        if filled_mask & _EXIT:
             return status
         if time.monotonic() >= deadline:
             return None

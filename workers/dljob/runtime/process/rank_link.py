@@ -102,7 +102,7 @@ class RankLink(CallTransport):
         return facts
 
     @property
-    def _own(self) -> WorkerContext | None:
+    def _child_context(self) -> WorkerContext | None:
         """The context of a forked child, with its own connection; None in the process that made this link."""
         return None if os.getpid() == self.pid else self._current()
 
@@ -123,8 +123,8 @@ class RankLink(CallTransport):
 
     def saver(self) -> Mapping[str, Any]:
         """Return the address of the node's saver and this rank's name there; the saver is started if there is none."""
-        if own := self._own:
-            return own.saver()
+        if child_context := self._child_context:
+            return child_context.saver()
         future: Future[Mapping[str, Any]] = Future()
         with self._lock:
             self._places.append(future)
@@ -140,8 +140,8 @@ class RankLink(CallTransport):
 
     def send_all(self, calls: Sequence[RankCall]) -> Sequence[Future[Reply]]:
         """Start the calls of some ranks, which the host sends on: all, or none where arguments find no room."""
-        if own := self._own:
-            return own.calls.send_all(calls)
+        if child_context := self._child_context:
+            return child_context.calls.send_all(calls)
         numbered = {next(self._ids): call for call in calls}
         futures = [Future[Reply]() for _ in calls]
         for future in futures:
@@ -159,17 +159,17 @@ class RankLink(CallTransport):
             self._fail_all()
         return futures
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster, through the host."""
-        if own := self._own:
-            return own.calls.ask(what, args, timeout_s)
+        if child_context := self._child_context:
+            return child_context.calls.ask(method, args, timeout_s)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         number = next(self._ids)
         with self._lock:
             self._open_questions[number] = future
         try:
-            self._frames.send({"op": "ask", "id": number, "what": what, "args": list(args), "timeout_s": timeout_s})
+            self._frames.send({"op": "ask", "id": number, "what": method, "args": list(args), "timeout_s": timeout_s})
         except OSError:
             self._fail_all()
         return future
@@ -250,8 +250,8 @@ class RankLink(CallTransport):
         for place in places:
             place.set_exception(UnreachableError("the host of this rank is gone"))
         for call, future in waiting.values():
-            said = f"{call.name}: the host of this rank is gone"
-            future.set_exception(CallError(said, role=call.role, rank=call.rank))
+            message = f"{call.name}: the host of this rank is gone"
+            future.set_exception(CallError(message, role=call.role, rank=call.rank))
 
 
 def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
@@ -268,16 +268,16 @@ def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
 def connect(path: str, current: Callable[[], WorkerContext]) -> WorkerContext:
     """Connect this process to its host as a rank; return its context for `current`, which a forked child asks too."""
     link = RankLink(path, current)
-    said = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
+    hello = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
     # The order to stop may have come before this process connected.
-    if said["stopping"]:
-        link.stopping.order(said["stopping"])
+    if hello["stopping"]:
+        link.stopping.order(hello["stopping"])
     return WorkerContext(
-        **said["facts"],
-        config=read_only(said["config"]),
-        peers=read_only(said["peers"]),
+        **hello["facts"],
+        config=read_only(hello["config"]),
+        peers=read_only(hello["peers"]),
         stopping=link.stopping,
-        log=make_log(said["facts"]["role"], said["facts"]["rank"]),
+        log=make_log(hello["facts"]["role"], hello["facts"]["rank"]),
         calls=link,
         report=link.report,
         note=link.note,

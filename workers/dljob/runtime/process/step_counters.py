@@ -78,9 +78,9 @@ class SharedValue:
         """Return the number of the last complete write and its value; None before the first write."""
         for _ in range(TRIES):
             # Both copies are torn only if a writer overtook the reader twice, so a few tries are enough.
-            whole = [copy for at in self._offsets if (copy := self._copy(at)) is not None]
-            if whole:
-                return max(whole)
+            whole_copies = [copy for at in self._offsets if (copy := self._copy(at)) is not None]
+            if whole_copies:
+                return max(whole_copies)
         return None
 
     def write(self, value: bytes) -> None:
@@ -213,38 +213,39 @@ class StepCounter:
 
     def read(self) -> Count | None:
         """Return the last progress; None while the slot has no rank."""
-        found = self._progress.read()
-        if found is None:
+        record = self._progress.read()
+        if record is None:
             return None
-        number, value = found
+        number, value = record
         rank, incarnation, at = _RANK_RECORD.unpack_from(value)
         step, metrics, *beside = json.loads(value[_RANK_RECORD.size :])
         return Count(rank, incarnation, step, metrics, at / 1e9, number, *beside)
 
     def _write(self, rank: int, incarnation: int, step: int | None, metrics: Mapping[str, float]) -> None:
-        who = _RANK_RECORD.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        rank_record = _RANK_RECORD.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         beside = [self._noted] if self._noted else []
         text = json.dumps([step, dict(metrics), *beside]).encode()
         # `progress()` must not fail because of metrics: metrics that do not fit are left out.
         room = ROOM - _HEAD.size - _RANK_RECORD.size
         if len(text) > room:
             text = self._shortened(rank, step, metrics, room)
-        self._progress.write(who + text)
+        self._progress.write(rank_record + text)
 
     def _shortened(self, rank: int, step: int | None, metrics: Mapping[str, float], room: int) -> bytes:
         """Encode as many metrics, in their order, as there is room for; warns in the log the first time."""
-        kept: dict[str, float] = {}
+        fitting_metrics: dict[str, float] = {}
         length = len(json.dumps([step, {}]))
         for name, value in metrics.items():
             length += len(json.dumps({name: value}))
             if length > room:
                 break
-            kept[name] = value
+            fitting_metrics[name] = value
         if not self._has_warned:
             self._has_warned = True
-            said = f"[dljob] rank {rank}: progress() takes {room} bytes of metrics; {len(metrics) - len(kept)} of "
-            print(f"{said}{len(metrics)} are left out", file=sys.stderr)  # noqa: T201 - into the rank's log
-        return json.dumps([step, kept]).encode()
+            left_out = f"{len(metrics) - len(fitting_metrics)} of {len(metrics)} are left out"
+            warning = f"[dljob] rank {rank}: progress() takes {room} bytes of metrics; {left_out}"
+            print(warning, file=sys.stderr)  # noqa: T201 - into the rank's log
+        return json.dumps([step, fitting_metrics]).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +280,7 @@ class StepCounters:
         """The counters of the host's ranks, one for each that it may hold."""
 
     @classmethod
-    def made(cls, ranks: int) -> StepCounters:
+    def create(cls, ranks: int) -> StepCounters:
         """Create a segment for so many ranks."""
         fd = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
         os.ftruncate(fd, _RANKS_AT + ranks * _RANK_ROOM)
@@ -318,8 +319,8 @@ class StepCounters:
 
     def usage(self) -> bytes:
         """Return the host's usage; empty before the first time."""
-        found = self._usage.read()
-        return found[1] if found else b""
+        record = self._usage.read()
+        return record[1] if record else b""
 
     def count_heartbeat(self) -> None:
         """Record that the host's own thread runs."""
@@ -327,8 +328,8 @@ class StepCounters:
 
     def heart(self) -> float:
         """Return when the host's own thread last ran, by `now`; 0 before the first time."""
-        found = self._heartbeat.read()
-        return _HEART.unpack(found[1])[0] / 1e9 if found else 0.0
+        record = self._heartbeat.read()
+        return _HEART.unpack(record[1])[0] / 1e9 if record else 0.0
 
     def renew(self, renewal: Renewal) -> None:
         """Pass PrimeMaster's answer on to the host."""
@@ -337,10 +338,10 @@ class StepCounters:
 
     def renewal(self) -> Renewal | None:
         """Return PrimeMaster's last answer; None before the first one."""
-        found = self._lease.read()
-        if found is None:
+        record = self._lease.read()
+        if record is None:
             return None
-        epoch, sent_at, until, known = _LEASE.unpack(found[1])
+        epoch, sent_at, until, known = _LEASE.unpack(record[1])
         return Renewal(epoch, sent_at / 1e9, until / 1e9, known)
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class ThreadInterrupt:
             return None
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def held_back(self) -> Generator[None]:
         """Block interrupts of this thread within the block: half an import cannot be repeated in a process."""
         with self._gate:
             ident, self._ident = self._ident, 0
@@ -134,16 +134,19 @@ def takes_lock(ident: int) -> bool:
     frame = sys._current_frames().get(ident)
     if frame is None or frame.f_code is threading.Condition.wait.__code__:
         return False
-    here, name = frame.f_lasti, ""
+    offset, name = frame.f_lasti, ""
     # The method called by the current instruction is the last attribute loaded at the same source position.
-    begin = next((one.positions for one in dis.get_instructions(frame.f_code) if one.offset == here), None)
-    for one in dis.get_instructions(frame.f_code):
-        if one.offset >= here:
+    begin = next(
+        (instruction.positions for instruction in dis.get_instructions(frame.f_code) if instruction.offset == offset),
+        None,
+    )
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset >= offset:
             break
-        at = one.positions
-        called = one.opname in ("LOAD_METHOD", "LOAD_ATTR")
+        at = instruction.positions
+        called = instruction.opname in ("LOAD_METHOD", "LOAD_ATTR")
         if called and begin and at and (at.lineno, at.col_offset) == (begin.lineno, begin.col_offset):
-            name = str(one.argval)
+            name = str(instruction.argval)
     return name in _TAKES
 
 

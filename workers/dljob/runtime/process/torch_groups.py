@@ -134,12 +134,12 @@ class TorchGroups:
         begun, known = 0, dict[str, _Group]()
         for process_group, key in list(module._world.pg_names.items()):
             with suppress(Exception):  # it is being made or destroyed, or its backend does not count
-                known[key] = group = self._seen(module, process_group, key, now)
+                known[key] = group = self._updated_group(module, process_group, key, now)
                 begun += group.count - (self._groups[key].count if key in self._groups else 0)
         self._groups = known
         return begun
 
-    def _seen(self, module: Any, process_group: Any, key: str, now: float) -> _Group:
+    def _updated_group(self, module: Any, process_group: Any, key: str, now: float) -> _Group:
         count = int(process_group._get_sequence_number_for_group())
         group = self._groups.get(key)
         if group is None:

@@ -28,7 +28,7 @@ class WireError(TypeError):
     """A value that cannot travel between processes; the message names it and its type."""
 
 
-def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> bytes:
+def dump(value: Any, subject: str, parts: tuple[tuple[str, Any], ...] = ()) -> bytes:
     """Pickle a value.
 
     Raises:
@@ -38,9 +38,9 @@ def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> byte
     try:
         return _dumps(value)
     except UsageError as error:
-        raise UsageError(f"{what}: {error.message}", hint=error.hint) from None
+        raise UsageError(f"{subject}: {error.message}", hint=error.hint) from None
     except MemoryError:
-        raise UsageError(f"{what}: there is no memory to pickle it", hint=_INSTEAD) from None
+        raise UsageError(f"{subject}: there is no memory to pickle it", hint=_INSTEAD) from None
     except Exception as error:  # noqa: BLE001 - pickling runs users' __reduce__, which may raise anything
         # pickle's own error names neither the argument nor its type; each is tried alone, only after the whole has
         # failed.
@@ -48,8 +48,8 @@ def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> byte
             try:
                 _dumps(part)
             except Exception as inner:  # noqa: BLE001 - the same
-                raise WireError(_pickling_error(f"{what}: {name}", part, inner)) from None
-        raise WireError(_pickling_error(what, value, error)) from None
+                raise WireError(_pickling_error(f"{subject}: {name}", part, inner)) from None
+        raise WireError(_pickling_error(subject, value, error)) from None
 
 
 def load(payload: bytes) -> Any:
@@ -138,9 +138,9 @@ def _look_at_tensors(value: Any) -> None:
     """Look at the tensors among the arguments of a call, or in an answer: torch shows pickle no buffers."""
     for part in _parts(value):
         for inner in _parts(part):
-            for each in _parts(inner):
-                if type(each).__module__ == "torch":
-                    _check_memory(each.nbytes)
+            for element in _parts(inner):
+                if type(element).__module__ == "torch":
+                    _check_memory(element.nbytes)
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -152,11 +152,11 @@ def _parts(value: Any) -> Iterable[Any]:
 def _check_memory(size: int) -> None:
     if size < HUGE:
         return
-    free, where = memory_limit.free()
+    free, place = memory_limit.free()
     if free is not None and COPIES * size > free:
         raise UsageError(
             f"an array of {size >> 20} MiB is too large for a call, which makes up to {COPIES} copies: "
-            f"{free >> 20} MiB of memory are free {where}",
+            f"{free >> 20} MiB of memory are free {place}",
             hint=_INSTEAD,
         )
 
@@ -164,6 +164,6 @@ def _check_memory(size: int) -> None:
 _INSTEAD = "send it in parts, as weights by a WeightChannel, or the path of a file that has it"
 
 
-def _pickling_error(what: str, value: Any, error: BaseException) -> str:
+def _pickling_error(subject: str, value: Any, error: BaseException) -> str:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    return f"{what}, a {kind}, cannot be pickled: {error}"
+    return f"{subject}, a {kind}, cannot be pickled: {error}"

@@ -141,7 +141,7 @@ class RankCall:
         return self.label if self.role.startswith(KEEPER) else f"{self.role}/{self.rank}.{self.label or self.method}"
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds to the deadline, negative after it; None without one."""
         return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
 
@@ -159,19 +159,19 @@ class RankCall:
     def late(self, at: float, hint: str) -> CallTimeoutError:
         """Return the caller's error for a deadline that passed at `at`, in seconds of the monotonic clock."""
         before = "; an earlier try may have run" if self.tried else ""
-        said = f"{self.name}: no answer within {self.timeout_s:g} s, waited {at - self.started:.1f} s {self.waiting}"
-        error = CallTimeoutError(said + before, role=self.role, rank=self.rank, hint=hint)
+        message = f"{self.name}: no answer within {self.timeout_s:g} s, waited {at - self.started:.1f} s {self.waiting}"
+        error = CallTimeoutError(message + before, role=self.role, rank=self.rank, hint=hint)
         if self.callee_line:
             incarnation, line = self.callee_line
-            who = f"{self.role}/{self.rank}"
-            error.origin = ErrorOrigin(who, incarnation, CallTimeoutError.__name__, error.message, line)
+            callee_name = f"{self.role}/{self.rank}"
+            error.origin = ErrorOrigin(callee_name, incarnation, CallTimeoutError.__name__, error.message, line)
         return error
 
     def lost_with(self, peer: Peer) -> PeerLostError:
         """Return the caller's error for a call that was lost with an incarnation and is not sent again."""
-        who = f"{self.role}/{self.rank} (incarnation {peer.incarnation})"
-        died = f"the process of {who} died with the call"
-        how = f"the answer of {who} was lost: {self.lost}" if self.lost else died
+        callee_text = f"{self.role}/{self.rank} (incarnation {peer.incarnation})"
+        died = f"the process of {callee_text} died with the call"
+        how = f"the answer of {callee_text} was lost: {self.lost}" if self.lost else died
         return PeerLostError(
             f"{self.name}: {how}: it may have run, or not",
             role=self.role,
@@ -200,7 +200,7 @@ class CallTransport(Protocol):
         """Start the calls of some ranks: all of them, or none where arguments find no room."""
         return [self.send(call) for call in calls]
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""
         ...
 
@@ -257,12 +257,12 @@ def with_device(
     put: Callable[[int, Mapping[str, float]], None], note: Callable[[str, int], None]
 ) -> Callable[[int, Mapping[str, float]], None]:
     """Return a `put` of steps that also notes the memory of the rank's device, now and then."""
-    due = 0.0
+    next_at = 0.0
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
-        nonlocal due
-        if (now := time.monotonic()) >= due:
-            due = now + DEVICE_S
+        nonlocal next_at
+        if (now := time.monotonic()) >= next_at:
+            next_at = now + DEVICE_S
             used = device_mib()
             if used is not None:
                 note(DEVICE, used)
@@ -287,7 +287,7 @@ class ProgressCounter:
 
     def __init__(self, slot: StepCounter | None = None, rank: int = 0, incarnation: int = 1) -> None:
         # A host has no rank until one is ordered: until then the counter is its own, and nobody reads it.
-        self._slot = StepCounters.made(1).slots[0] if slot is None else slot
+        self._slot = StepCounters.create(1).slots[0] if slot is None else slot
         self._who = rank, incarnation
         self._reported = 0
         self._slot.begin(rank, incarnation)
@@ -326,8 +326,8 @@ class ProgressCounter:
     def _last(self) -> Count | None:
         last = self._slot.read()
         # The slot is shared with the rank's later processes: their steps are not this one's.
-        told = last is not None and last.step is not None and (last.rank, last.incarnation) == self._who
-        return last if told else None
+        is_own = last is not None and last.step is not None and (last.rank, last.incarnation) == self._who
+        return last if is_own else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -403,9 +403,9 @@ class WorkerContext:
 def renew(context: WorkerContext, later: WorkerContext) -> None:
     """Update a context that user code may hold to a later incarnation of the same rank in the same process."""
     published_versions.versions = ()
-    for each in fields(WorkerContext):
+    for context_field in fields(WorkerContext):
         # The class is frozen for user code alone.
-        object.__setattr__(context, each.name, getattr(later, each.name))
+        object.__setattr__(context, context_field.name, getattr(later, context_field.name))
 
 
 def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -84,8 +84,8 @@ def copy(source: Path, path: Path, crc: int) -> None:
         OSError: It cannot be read or written, or its checksum is not `crc`; nothing is left of the copy.
     """
     with source.open("rb") as file:
-        found = _write(path, iter(lambda: file.read(1 << 20), b""))
-    if found != crc:
+        copied_crc = _write(path, iter(lambda: file.read(1 << 20), b""))
+    if copied_crc != crc:
         path.unlink()
         raise OSError(f"{source} is damaged: its checksum does not match the journal")
 
@@ -132,11 +132,11 @@ def check(path: Path, crc: int) -> str:
 
 
 def _verify(path: Path, crc: int) -> None:
-    found = 0
+    file_crc = 0
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
-            found = zlib.crc32(piece, found)
-    if found != crc:
+            file_crc = zlib.crc32(piece, file_crc)
+    if file_crc != crc:
         raise OSError(f"{path} is damaged: its checksum does not match the journal")
 
 

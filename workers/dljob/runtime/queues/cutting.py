@@ -59,10 +59,10 @@ class CutPart:
     def __init__(self) -> None:
         self._at: tuple[int, int] = (0, 0)
 
-    def due(self, client: SavingClient) -> int:
+    def find_due_cut(self, client: SavingClient) -> int:
         """Return the cut to which the next save belongs; 0: to none."""
         number = client.called()
-        if number <= cut_numbers.taken:
+        if number <= cut_numbers.last_taken:
             return 0
         me = current_worker()
         place = client.place()
@@ -72,52 +72,52 @@ class CutPart:
         if self._at[0] != number:
             order = client.next_order()
             try:
-                said = me.calls.ask("cut_at", [number, place.of, order], ANSWER_S).result()
+                reply = me.calls.ask("cut_at", [number, place.of, order], ANSWER_S).result()
             except UnreachableError:
                 return 0
-            self._at = number, int(said)
+            self._at = number, int(reply)
         return number if client.next_order() >= self._at[1] else 0
 
     def begin(self, number: int) -> tuple[dict[str, Any], str]:
         """Send the markers; return what belongs beside the state, and why it has no part in the cut."""
         # For all threads at once: what one of them does from here on is after the cut, in all queues.
-        cut_numbers.taken = number
-        why = data_queue.mark(number, ANSWER_S)
-        return {"random": random_states(), "weights": dict(held_versions)}, why
+        cut_numbers.last_taken = number
+        problem = data_queue.mark(number, ANSWER_S)
+        return {"random": random_states(), "weights": dict(held_versions)}, problem
 
-    def end(self, number: int, mark: CheckpointId | None, why: str) -> None:
+    def end(self, number: int, mark: CheckpointId | None, problem: str) -> None:
         """Report the part to PrimeMaster, without waiting for it."""
         me = current_worker()
-        told = {"number": number, "role": me.role, "rank": me.rank, "incarnation": me.incarnation, "why": why}
-        if why:
-            me.log.info("checkpoint: no part in cut %d: %s", number, why)
-        future = me.calls.ask("cut_taken", [{**told, "mark": mark and mark.json()}], ANSWER_S)
-        future.add_done_callback(lambda done: _told(me, number, done.exception()))
+        report = {"number": number, "role": me.role, "rank": me.rank, "incarnation": me.incarnation, "why": problem}
+        if problem:
+            me.log.info("checkpoint: no part in cut %d: %s", number, problem)
+        future = me.calls.ask("cut_taken", [{**report, "mark": mark and mark.json()}], ANSWER_S)
+        future.add_done_callback(lambda done: _log_failed_report(me, number, done.exception()))
 
 
-def _told(me: WorkerContext, number: int, error: BaseException | None) -> None:
+def _log_failed_report(me: WorkerContext, number: int, error: BaseException | None) -> None:
     if error is not None:
         me.log.warning("checkpoint: PrimeMaster does not know of the part in cut %d: %s", number, error)
 
 
 def random_states() -> dict[str, Any]:
     """Return the states of the random number generators of this process: of Python, and of what it has imported."""
-    found: dict[str, Any] = {"python": random.getstate()}
+    states: dict[str, Any] = {"python": random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
-        found["numpy"] = numpy.random.get_state()
+        states["numpy"] = numpy.random.get_state()
     if (torch := sys.modules.get("torch")) is not None:
-        found["torch"] = torch.get_rng_state()
+        states["torch"] = torch.get_rng_state()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
+            states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
 
 
-def restore_random_states(found: Mapping[str, Any]) -> None:
+def restore_random_states(states: Mapping[str, Any]) -> None:
     """Set the random number generators back; those of modules that this process has not imported are left."""
-    random.setstate(found["python"])
-    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(found["numpy"])
-    if "torch" in found and (torch := sys.modules.get("torch")) is not None:
-        torch.set_rng_state(found["torch"])
-        if "cuda" in found and torch.cuda.device_count() == len(found["cuda"]):
-            torch.cuda.set_rng_state_all(found["cuda"])
+    random.setstate(states["python"])
+    if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.set_state(states["numpy"])
+    if "torch" in states and (torch := sys.modules.get("torch")) is not None:
+        torch.set_rng_state(states["torch"])
+        if "cuda" in states and torch.cuda.device_count() == len(states["cuda"]):
+            torch.cuda.set_rng_state_all(states["cuda"])

@@ -123,19 +123,19 @@ class DataQueue:
             while not unless():
                 which, stamp = (line.token, line.puts), line.stamp
                 more = {"stamp": stamp, **({"key": key} if key else {})}
-                said = self._ask(
+                reply = self._ask(
                     line, "put", which, body, deadline.slice_s, more=more, deadline=deadline, doubt=True, unless=unless
                 )
-                verdict = None if said is None else said[0]
-                if said is not None:
-                    line.learn(said[1])
+                verdict = None if reply is None else reply[0]
+                if reply is not None:
+                    line.learn(reply[1])
                 if verdict == PutRefusal.PAST:
                     current_worker().log.info("%r: an item was dropped: it was made before a restore", self.name)
                 if verdict == PutRefusal.CLOSED:
                     raise QueueClosedError(f"DataQueue({self.name!r}).put: the queue is closed")
                 if verdict != PutRefusal.FULL:
                     return
-                if deadline.left == 0:
+                if deadline.seconds_left == 0:
                     raise TimeoutError(f"DataQueue({self.name!r}).put: the queue has been full for {timeout:g} s")
 
     def get(self, timeout: float | None = None) -> Any:
@@ -180,9 +180,9 @@ class DataQueue:
         with Waiting("queue", self.name, "get", lambda: ()), lock:
             while not unless():
                 line.turn += 1
-                turn, turns = line.turn, (line.turn, line.seen, line.bad)
+                turn, turns = line.turn, (line.turn, line.last_seen_turn, line.bad)
                 # In slices: between two of them the thread can be interrupted, and `unless` is looked at.
-                said = self._ask(
+                reply = self._ask(
                     line,
                     "get",
                     turns,
@@ -192,26 +192,26 @@ class DataQueue:
                     deadline=deadline,
                     unless=unless,
                 )
-                if said is not None:
-                    items: list[bytes] = said[0]
-                    line.learn(said[1])
-                    made, faults = _read(items)
+                if reply is not None:
+                    items: list[bytes] = reply[0]
+                    line.learn(reply[1])
+                    read_items, faults = _read(items)
                     # Before `seen` is set: items that no caller took are not acknowledged.
-                    if items and not faults and not keep(made):
+                    if items and not faults and not keep(read_items):
                         break
-                    line.seen, line.bad = turn, tuple(faults)
+                    line.last_seen_turn, line.bad = turn, tuple(faults)
                     if faults:
                         raise self._unreadable(faults, len(items))
                     if not items:
                         raise QueueClosedError(f"DataQueue({self.name!r}).get: the queue is closed and empty")
-                    return made
-                if deadline.left == 0:
+                    return read_items
+                if deadline.seconds_left == 0:
                     raise TimeoutError(
                         f"DataQueue({self.name!r}).get: fewer than {counted(size, 'item')} arrived in {timeout:g} s"
                     )
             # A get of no items: it does not acknowledge the last answer, so its items go back to the front.
             line.turn += 1
-            turns, more = (line.turn, line.seen, line.bad), {"stamp": line.stamp}
+            turns, more = (line.turn, line.last_seen_turn, line.bad), {"stamp": line.stamp}
             self._ask(line, "get", turns, 0, 0.0, more=more, deadline=Deadline(None))
             return []
 
@@ -273,16 +273,16 @@ class DataQueue:
         # Of this request: another thread with this session may hear of the loss first, and this put is refused, too.
         sent = args[0][0] if method == "put" else line.token
         # Of the session's incarnation, maybe an earlier one than this process's.
-        left, who = deadline.left, QueueCaller(*line.creator, line.name)
+        seconds_left, caller = deadline.seconds_left, QueueCaller(*line.creator, line.name)
         try:
-            within = None if left is None else left + SLACK_S
-            answer = self._keeper.ask(method, who, self._bounds, *args, timeout_s=within, unless=unless, more=more)
+            within = None if seconds_left is None else seconds_left + SLACK_S
+            answer = self._keeper.ask(method, caller, self._bounds, *args, timeout_s=within, unless=unless, more=more)
         except CallTimeoutError as error:
             rest = "; the item may be in the queue, or not" if doubt else ""
             raise TimeoutError(f"{error.message}{rest}") from None
         if answer is None:
             return None
-        token, said = answer
+        token, reply = answer
         # A new token means a new folder: the machine with the old one is gone.
         if line.follow(sent, token):
             me = current_worker()
@@ -292,7 +292,7 @@ class DataQueue:
                 rank=me.rank,
                 hint="put the remaining work again, or restart the job from its checkpoint",
             )
-        return said
+        return reply
 
 
 def mark(number: int, timeout_s: float) -> str:
@@ -363,24 +363,24 @@ class AsyncQueue:
 
 def _read(bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, Exception]]:
     """Return the items that can be unpickled, and the errors of the others by their index, from 0."""
-    made, faults = list[Any](), dict[int, Exception]()
+    read_items, faults = list[Any](), dict[int, Exception]()
     for at, body in enumerate(bodies):
         try:
-            made.append(wire.load(body))
+            read_items.append(wire.load(body))
         except Exception as error:  # noqa: BLE001 - unpickling runs code of the item's class, which may raise anything
             faults[at] = error
-    return made, faults
+    return read_items, faults
 
 
 class _Lock:
     """Holds a lock; raises TimeoutError if it is not free in time."""
 
-    def __init__(self, lock: threading.Lock, deadline: Deadline, what: str) -> None:
-        self._lock, self._deadline, self._what = lock, deadline, what
+    def __init__(self, lock: threading.Lock, deadline: Deadline, subject: str) -> None:
+        self._lock, self._deadline, self._what = lock, deadline, subject
 
     def __enter__(self) -> None:
-        left = self._deadline.left
-        if not self._lock.acquire(timeout=-1 if left is None else left):
+        seconds_left = self._deadline.seconds_left
+        if not self._lock.acquire(timeout=-1 if seconds_left is None else seconds_left):
             raise TimeoutError(f"{self._what} did not end in time")
 
     def __exit__(self, *_: object) -> None:

@@ -59,8 +59,8 @@ class QueueFiles:
         """Read all records and the places of their bytes; truncate what a process did not finish writing."""
         for segment, file in list(self._files.items()):
             at, size = 0, os.fstat(file).st_size
-            while (found := self._record(file, at, size)) is not None:
-                head, start, length = found
+            while (record := self._record(file, at, size)) is not None:
+                head, start, length = record
                 yield head, (segment, start, length)
                 at = start + length
             # A torn record at the end was never answered; new records must not follow garbage.
@@ -78,14 +78,14 @@ class QueueFiles:
         segment = self.last
         text = json.dumps(head).encode()
         begin = _HEAD.pack(_MAGIC, len(text), len(body), zlib.crc32(body, zlib.crc32(text)))
-        whole = len(begin) + len(text) + len(body)
-        left: list[Any] = [begin + text, body]
+        record_size = len(begin) + len(text) + len(body)
+        buffers: list[Any] = [begin + text, body]
         at = self._end
         # A write may be short, e.g. when the disk fills up; only the whole record moves the end.
-        while at < self._end + whole:
-            wrote = os.pwritev(self._files[segment], left, at)
+        while at < self._end + record_size:
+            wrote = os.pwritev(self._files[segment], buffers, at)
             at += wrote
-            left = _after(left, wrote)
+            buffers = _after(buffers, wrote)
         self._end = at
         return segment, at - len(body), len(body)
 
@@ -130,18 +130,18 @@ class QueueFiles:
         if magic != _MAGIC or start + length > size:
             return None
         text = os.pread(file, text_size, at + _HEAD.size)
-        found = zlib.crc32(text)
+        computed_crc = zlib.crc32(text)
         # In pieces, so that checking a large item does not hold all of it in memory.
         for piece in range(start, start + length, 1 << 20):
-            found = zlib.crc32(os.pread(file, min(1 << 20, start + length - piece), piece), found)
-        return (json.loads(text), start, length) if found == crc else None
+            computed_crc = zlib.crc32(os.pread(file, min(1 << 20, start + length - piece), piece), computed_crc)
+        return (json.loads(text), start, length) if computed_crc == crc else None
 
 
 def _after(buffers: list[Any], wrote: int) -> list[Any]:
     """Return the buffers without their first `wrote` bytes."""
-    left = list[Any]()
+    remaining = list[Any]()
     for buffer in buffers:
         if wrote < len(buffer):
-            left.append(memoryview(buffer)[wrote:])
+            remaining.append(memoryview(buffer)[wrote:])
         wrote = max(0, wrote - len(buffer))
-    return left
+    return remaining

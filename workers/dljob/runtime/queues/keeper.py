@@ -45,7 +45,7 @@ class QueueKeeper(StorageActor):
 
     async def on_put(
         self,
-        who: QueueCaller,
+        caller: QueueCaller,
         bounds: Bounds,
         which: tuple[str, int],
         body: bytes,
@@ -59,24 +59,24 @@ class QueueKeeper(StorageActor):
         `which`: the folder id that the caller knows, else "", and the number of this put in its session. A put for
         another folder is not appended: that queue's items are lost, which the caller must learn first.
         """
-        store, (folder_id, put_number) = await self._open_store(who, bounds), which
+        store, (folder_id, put_number) = await self._open_store(caller, bounds), which
         if folder_id not in ("", store.folder_id):
             return store.folder_id, None
 
         def try_put() -> tuple[PutRefusal | None] | None:
-            _be_present(store, who)
-            refusal = store.put(who, put_number, body, stamp, key)
+            _be_present(store, caller)
+            refusal = store.put(caller, put_number, body, stamp, key)
             return None if refusal is PutRefusal.FULL else (refusal,)
 
-        found = await self.changes.until(try_put, wait_s)
+        result = await self.changes.until(try_put, wait_s)
         # Only an appended item wakes the consumers that wait for one.
-        if found == (None,):
+        if result == (None,):
             self.changes.happened()
-        return store.folder_id, (found[0] if found else PutRefusal.FULL, store.answer_stamp(who, put=True))
+        return store.folder_id, (result[0] if result else PutRefusal.FULL, store.answer_stamp(caller, put=True))
 
     async def on_get(
         self,
-        who: QueueCaller,
+        caller: QueueCaller,
         bounds: Bounds,
         turns: tuple[int, int, tuple[int, ...]],
         count: int,
@@ -91,21 +91,21 @@ class QueueKeeper(StorageActor):
         `turns`: the number of this get in its session, the last one whose answer arrived, and the indices of the items
         in that answer that cannot be unpickled.
         """
-        store, (number, received, unreadable) = await self._open_store(who, bounds), turns
-        if not store.begin_get(who, number, received, unreadable, stamp):
+        store, (number, received, unreadable) = await self._open_store(caller, bounds), turns
+        if not store.begin_get(caller, number, received, unreadable, stamp):
             return store.folder_id, None
 
         def try_take() -> list[bytes] | None:
-            _be_present(store, who)
-            return store.take(who, count, stamp) if store.backlog.is_last_get(who, number) else []
+            _be_present(store, caller)
+            return store.take(caller, count, stamp) if store.backlog.is_last_get(caller, number) else []
 
         with store.backlog.count_waiting_get(count):
             self.changes.happened()  # a put may wait for room that this get makes
             items = await self.changes.until(try_take, wait_s)
         self.changes.happened()
-        return store.folder_id, None if items is None else (items, store.answer_stamp(who))
+        return store.folder_id, None if items is None else (items, store.answer_stamp(caller))
 
-    async def on_mark(self, who: QueueCaller, number: int, lines: tuple[str, ...]) -> bool:
+    async def on_mark(self, caller: QueueCaller, number: int, lines: tuple[str, ...]) -> bool:
         """Take the marker of a rank that saves its state in a cut; False if this queue has no part in that cut.
 
         `lines`: the sessions whose items are in the state.
@@ -113,8 +113,8 @@ class QueueKeeper(StorageActor):
         store = await self._opened()
         if store is None:  # the process that began the cut is gone
             return False
-        _be_present(store, who)
-        done = store.mark(who, number, lines)
+        _be_present(store, caller)
+        done = store.mark(caller, number, lines)
         self.changes.happened()  # the rank may now get items of after the cut
         return done
 
@@ -128,13 +128,13 @@ class QueueKeeper(StorageActor):
     async def seal_cut(self, number: int, path: str) -> dict[str, Any]:
         """Write the items of a cut to a file; return what is in it, or why it could not be written."""
         store = await self._opened()
-        found = None if store is None else store.seal_cut(number, self.name)
-        if found is None:
+        sealed_cut = None if store is None else store.seal_cut(number, self.name)
+        if sealed_cut is None:
             return {"why": f"the process of queue {self.name} was replaced during the cut"}
         try:
             # In a thread: ranks put and get meanwhile.
             async with self._writing:
-                items, size, crc = await asyncio.to_thread(found.write, Path(path))
+                items, size, crc = await asyncio.to_thread(sealed_cut.write, Path(path))
         except OSError as error:
             return {"why": f"queue {self.name} cannot be written to {path}: {error.strerror or error}"}
         return {"why": "", "items": items, "bytes": size, "crc": crc}
@@ -185,16 +185,16 @@ class QueueKeeper(StorageActor):
     async def _opened(self) -> QueueStore | None:
         return None if self._opening is None else await asyncio.shield(self._opening)
 
-    async def on_close(self, who: QueueCaller, bounds: Bounds) -> tuple[str, None]:
+    async def on_close(self, caller: QueueCaller, bounds: Bounds) -> tuple[str, None]:
         """Close the queue to puts."""
-        store = await self._open_store(who, bounds)
+        store = await self._open_store(caller, bounds)
         store.close_queue()
         self.changes.happened()
         return store.folder_id, None
 
-    async def on_stats(self, who: QueueCaller, bounds: Bounds) -> tuple[str, dict[str, Any]]:
+    async def on_stats(self, caller: QueueCaller, bounds: Bounds) -> tuple[str, dict[str, Any]]:
         """Return the items and bytes that wait, how many are handed out or set aside, and whether it is closed."""
-        store = await self._open_store(who, bounds)
+        store = await self._open_store(caller, bounds)
         log = store.backlog
         waiting = len(log.waiting)
         counts = {"items": waiting, "bytes": log.bytes, "held": len(log.sizes) - waiting, "dead": len(log.dead)}
@@ -212,7 +212,7 @@ class QueueKeeper(StorageActor):
         log = self._opening.result().backlog
         return len(log.waiting), log.max_items
 
-    async def _open_store(self, who: QueueCaller, bounds: Bounds) -> QueueStore:
+    async def _open_store(self, caller: QueueCaller, bounds: Bounds) -> QueueStore:
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
             # In a thread, since opening waits for the lock that a dying predecessor may still hold.
@@ -223,15 +223,17 @@ class QueueKeeper(StorageActor):
             self._opening = None
             raise
         store.check(bounds)
-        store.register(who)
-        _be_present(store, who)
+        store.register(caller)
+        _be_present(store, caller)
         return store
 
     async def _open(self, bounds: Bounds) -> QueueStore:
         store = await asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
         try:
-            said = await asyncio.to_thread(self._introduce, store.folder_id)
-            store.restore(said["epoch"], Path(said["path"]) if said["path"] else None, said["crc"])
+            start_state = await asyncio.to_thread(self._introduce, store.folder_id)
+            store.restore(
+                start_state["epoch"], Path(start_state["path"]) if start_state["path"] else None, start_state["crc"]
+            )
         except BaseException:
             store.close()
             raise
@@ -251,12 +253,12 @@ class QueueKeeper(StorageActor):
         return NO_MASTER
 
 
-def _be_present(store: QueueStore, who: QueueCaller) -> None:
+def _be_present(store: QueueStore, caller: QueueCaller) -> None:
     """Refuse an earlier incarnation, even a call of it that already waits: it would take `[]` for the queue's end.
 
     Raises:
         CallError: A later incarnation of the rank has used the queue.
     """
-    if store.backlog.is_replaced(who):
-        role, _, rank = who.rank.partition("/")
-        raise CallError(f"a later process of {who.rank} has begun", role=role, rank=int(rank))
+    if store.backlog.is_replaced(caller):
+        role, _, rank = caller.rank.partition("/")
+        raise CallError(f"a later process of {caller.rank} has begun", role=role, rank=int(rank))

@@ -27,9 +27,9 @@ class _Thread:
 class CutNumbers:
     """The cuts that this process knows of."""
 
-    taken = 0
+    last_taken = 0
     """The last cut in which it saved its state."""
-    seen = 0
+    last_seen = 0
     """The last cut after which an answer to it was given."""
 
 
@@ -54,7 +54,7 @@ class QueueSession:
     puts: int = 0
     turn: int = 0
     """The number of the last get that was sent."""
-    seen: int = 0
+    last_seen_turn: int = 0
     """The number of the last get whose answer arrived."""
     bad: tuple[int, ...] = ()
     """The indices of the items in that answer that could not be unpickled: only those are acknowledged then."""
@@ -68,14 +68,14 @@ class QueueSession:
     def stamp(self) -> CutStamp:
         """The stamp of the next request (`dljob.calls.queue_cut`)."""
         thread = self.owner() if self.owner is not None else None
-        return CutStamp(thread.epoch if thread is not None else 0, cut_numbers.taken, cut_numbers.seen)
+        return CutStamp(thread.epoch if thread is not None else 0, cut_numbers.last_taken, cut_numbers.last_seen)
 
     def learn(self, stamp: CutStamp) -> None:
         """Take the stamp of an answer."""
         thread = self.owner() if self.owner is not None else None
         if thread is not None:
             thread.epoch = max(thread.epoch, stamp.epoch)
-        cut_numbers.seen = max(cut_numbers.seen, stamp.observed_cut)
+        cut_numbers.last_seen = max(cut_numbers.last_seen, stamp.observed_cut)
 
     def follow(self, sent: str, token: str) -> bool:
         """Take the token of an answer to a request that had `sent`; return whether items were lost in between."""
@@ -86,8 +86,8 @@ class QueueSession:
 
     def free_for(self, thread: _Thread) -> bool:
         """Whether a thread may use it: the thread owns it, or all its users are finished; and no thread waits in it."""
-        own = self.owner is not None and self.owner() is thread
-        return (own or not self.users) and not self.putting.locked() and not self.getting.locked()
+        is_owner = self.owner is not None and self.owner() is thread
+        return (is_owner or not self.users) and not self.putting.locked() and not self.getting.locked()
 
 
 class QueueSessions:
@@ -111,31 +111,31 @@ class QueueSessions:
             # An object keeps the session of its first use, so that threads which share it are one consumer.
             line = self._by.get(user)
             if line is None or line not in self._drawn:
-                line = self._by[user] = self._own(queue, creator, thread)
+                line = self._by[user] = self._session_of_thread(queue, creator, thread)
             line.users.add(thread)
             return line
 
     def marked(self) -> dict[str, tuple[QueueSession, tuple[str, ...]]]:
         """Return queue -> a session of it, and the names of those of this thread, whose items are in its state."""
-        thread, found = self._thread_local.thread, dict[str, tuple[QueueSession, tuple[str, ...]]]()
+        thread, sessions_by_queue = self._thread_local.thread, dict[str, tuple[QueueSession, tuple[str, ...]]]()
         me = current_worker()
         with self._lock:
             for line in self._drawn:
                 if line.creator == (me.name, me.incarnation):
-                    first, own = found.get(line.queue, (line, ()))
-                    mine = thread in line.users or (line.owner is not None and line.owner() is thread)
-                    found[line.queue] = first, (*own, *((line.name,) if mine else ()))
-        return found
+                    first, session_names = sessions_by_queue.get(line.queue, (line, ()))
+                    is_of_thread = thread in line.users or (line.owner is not None and line.owner() is thread)
+                    sessions_by_queue[line.queue] = first, (*session_names, *((line.name,) if is_of_thread else ()))
+        return sessions_by_queue
 
     def continue_in(self, epoch: int) -> None:
         """Let this thread work in a history of the job: it has got a shard of it, and puts what comes of that."""
         thread = self._thread_local.thread
         thread.epoch = max(thread.epoch, epoch)
 
-    def _own(self, queue: str, creator: tuple[str, int], thread: _Thread) -> QueueSession:
+    def _session_of_thread(self, queue: str, creator: tuple[str, int], thread: _Thread) -> QueueSession:
         # Preferably the thread's own; else one of a finished thread, whose last items are acknowledged by this use.
         free = [line for line in self._drawn if line.queue == queue and line.free_for(thread)]
-        line = max(free, key=lambda one: bool(one.users), default=None)
+        line = max(free, key=lambda free_line: bool(free_line.users), default=None)
         if line is None:
             line = QueueSession(queue, creator)
             self._drawn.append(line)

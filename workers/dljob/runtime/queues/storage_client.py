@@ -27,31 +27,31 @@ class Deadline:
     """The deadline of a user's call with a timeout in seconds; None: without limit."""
 
     def __init__(self, timeout: float | None) -> None:
-        left = parse_timeout(timeout)
-        self._end = None if left is None else time.monotonic() + left
+        seconds = parse_timeout(timeout)
+        self._end = None if seconds is None else time.monotonic() + seconds
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds that are left, at least 0; None: without limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     @property
     def slice_s(self) -> float:
         """Seconds that the next request may wait for its answer."""
-        return SLICE_S if self.left is None else min(SLICE_S, self.left)
+        return SLICE_S if self.seconds_left is None else min(SLICE_S, self.seconds_left)
 
 
 class StorageClient:
     """This rank's client of one storage actor."""
 
-    def __init__(self, kind: str, name: str, what: str) -> None:
+    def __init__(self, kind: str, name: str, class_name: str) -> None:
         if not 1 <= len(name) <= 200 or not name.isprintable():
-            raise UsageError(f"{what}({name!r}): a name is printable text of 1 to 200 characters")
+            raise UsageError(f"{class_name}({name!r}): a name is printable text of 1 to 200 characters")
         self.address = f"{KEEPER}{kind}:{name}"
-        self.name = f"{what}({name!r})"
+        self.name = f"{class_name}({name!r})"
 
     @property
-    def who(self) -> QueueCaller:
+    def caller(self) -> QueueCaller:
         """This rank, in its present incarnation."""
         me = current_worker()
         return QueueCaller(me.name, me.incarnation, "")

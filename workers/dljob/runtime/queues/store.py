@@ -61,30 +61,30 @@ class QueueStore:
             others = ", ".join(str(value or None) for value in bounds)
             raise UsageError(f"the queue has {words}; this rank gave {others}")
 
-    def register(self, who: QueueCaller) -> bool:
+    def register(self, caller: QueueCaller) -> bool:
         """Register a session; see `Backlog.register`."""
-        newest = self.backlog.incarnations.get(who.rank, 0)
-        is_registered = newest == who.incarnation and who.session in self.backlog.sessions
+        newest = self.backlog.incarnations.get(caller.rank, 0)
+        is_registered = newest == caller.incarnation and caller.session in self.backlog.sessions
         # A session of an earlier incarnation is refused by `register`, and refusals are not written.
-        if not is_registered and newest <= who.incarnation:
-            self._write({"op": "register", **asdict(who)})
-        return is_registered or self.backlog.register(who)
+        if not is_registered and newest <= caller.incarnation:
+            self._write({"op": "register", **asdict(caller)})
+        return is_registered or self.backlog.register(caller)
 
     def put(
-        self, who: QueueCaller, put_number: int, body: bytes, stamp: CutStamp = ANY, key: str = ""
+        self, caller: QueueCaller, put_number: int, body: bytes, stamp: CutStamp = ANY, key: str = ""
     ) -> PutRefusal | None:
         """Append an item; return why not if it is refused."""
         if 0 < stamp.epoch <= self.epoch:
             return PutRefusal.PAST
-        refusal = self.backlog.put_refusal(who, put_number, len(body), key)
+        refusal = self.backlog.put_refusal(caller, put_number, len(body), key)
         if refusal is None:
             # On disk first: a put that was answered must not be lost with this process.
-            record = {"op": "put", **asdict(who), "number": put_number, "size": len(body)}
+            record = {"op": "put", **asdict(caller), "number": put_number, "size": len(body)}
             place = self._write(record | ({"key": key} if key else {}), body)
-            number = self.backlog.put(who, put_number, len(body), key, self._content(key, place))
+            number = self.backlog.put(caller, put_number, len(body), key, self._content(key, place))
             self._places[number] = place
             self._live[place[0]] += 1
-            if self.cut is not None and self.cut.is_before(who, stamp):
+            if self.cut is not None and self.cut.is_before(caller, stamp):
                 self.cut.put(number, len(body), key)
                 self._cut_places[number] = place
         return refusal
@@ -104,39 +104,39 @@ class QueueStore:
         return hashlib.blake2b(self._files.read(place), digest_size=16).hexdigest()
 
     def begin_get(
-        self, who: QueueCaller, number: int, received: int, unreadable: tuple[int, ...] = (), stamp: CutStamp = ANY
+        self, caller: QueueCaller, number: int, received: int, unreadable: tuple[int, ...] = (), stamp: CutStamp = ANY
     ) -> bool:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
-        session = self.backlog.sessions[who.session]
+        session = self.backlog.sessions[caller.session]
         if number > session.last_get:
             # A get that acknowledges nothing and returns nothing to the front changes nothing that has to be on disk.
             if session.ids:
                 get = {"get": number, "received": received, "unreadable": unreadable}
-                self._write({"op": "acknowledge", **asdict(who), **get})
-            acknowledged = self.backlog.begin_get(who, number, received, unreadable) or ()
-            if self.cut is not None and self.cut.is_before(who, stamp):
+                self._write({"op": "acknowledge", **asdict(caller), **get})
+            acknowledged = self.backlog.begin_get(caller, number, received, unreadable) or ()
+            if self.cut is not None and self.cut.is_before(caller, stamp):
                 self.cut.drop_items(acknowledged)
             self._done(acknowledged)
         return number == session.last_get
 
-    def take(self, who: QueueCaller, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
+    def take(self, caller: QueueCaller, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
         """Return the items of a get; None while there are too few. A repeated get returns the same items."""
-        item_numbers = self.backlog.last_answer(who)
+        item_numbers = self.backlog.last_answer(caller)
         only: Collection[int] | None = (
-            self.cut.item_sizes if self.cut is not None and self.cut.restricts_gets(who, stamp) else None
+            self.cut.item_sizes if self.cut is not None and self.cut.restricts_gets(caller, stamp) else None
         )
         if item_numbers is None:
-            only = self.backlog.choose_items(who, count, only, self._for_anybody())
+            only = self.backlog.choose_items(caller, count, only, self._for_anybody())
         if item_numbers is None and self.backlog.can_answer_get(count, only):
-            get_number = self.backlog.sessions[who.session].last_get
+            get_number = self.backlog.sessions[caller.session].last_get
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
-                record = {"op": "take", **asdict(who), "get": get_number, "count": count}
+                record = {"op": "take", **asdict(caller), "get": get_number, "count": count}
                 # Before the items leave: a repeated get must return the same ones after a restart.
                 self._write(
                     record | ({} if only is None else {"only": sorted(set(self.backlog.waiting).intersection(only))})
                 )
-            item_numbers = self.backlog.take(who, count, only)
+            item_numbers = self.backlog.take(caller, count, only)
         return None if item_numbers is None else [self._files.read(self._places[number]) for number in item_numbers]
 
     def _for_anybody(self) -> list[int]:
@@ -170,9 +170,9 @@ class QueueStore:
         """Return the items that were set aside, the oldest first."""
         return [(item, self._files.read(self._places[item.number])) for item in self.backlog.dead.values()]
 
-    def answer_stamp(self, who: QueueCaller, *, put: bool = False) -> CutStamp:
+    def answer_stamp(self, caller: QueueCaller, *, put: bool = False) -> CutStamp:
         """Return the stamp of an answer: the receiver's later requests belong after the cut if its items do."""
-        session, cut = self.backlog.sessions.get(who.session), self.cut
+        session, cut = self.backlog.sessions.get(caller.session), self.cut
         item_numbers = () if put or session is None else session.ids
         tainting_cut = cut.number if cut is not None and cut.puts_receiver_after(item_numbers) else 0
         return CutStamp(self.epoch + 1, 0, tainting_cut)
@@ -190,11 +190,11 @@ class QueueStore:
             self._cut_places = dict(self._places)
         return sorted({session.rank for session in self.backlog.sessions.values() if session.last_get})
 
-    def mark(self, who: QueueCaller, number: int, session_names: tuple[str, ...]) -> bool:
+    def mark(self, caller: QueueCaller, number: int, session_names: tuple[str, ...]) -> bool:
         """Turn a rank that saves its state, which has what these sessions got; False if there is no such cut."""
         sessions = (self.backlog.sessions.get(session) for session in session_names)
         held_items = [number for session in sessions if session is not None for number in session.ids]
-        return self.cut is not None and self.cut.mark_saved(who, number, held_items)
+        return self.cut is not None and self.cut.mark_saved(caller, number, held_items)
 
     def seal_cut(self, number: int, name: str) -> CutFile | None:
         """End the cut, and return what is to be written; None if there is no such cut."""
@@ -278,14 +278,14 @@ class QueueStore:
     def _salvage(self, record: dict[str, Any], place: Place) -> None:
         """Replay a record without the state before it. What was taken is unknown, so all its items wait again."""
         backlog = self.backlog
-        who = QueueCaller(record.get("rank", ""), record.get("incarnation", 0), record.get("session", ""))
-        if who.session:
-            backlog.register(who)
+        caller = QueueCaller(record.get("rank", ""), record.get("incarnation", 0), record.get("session", ""))
+        if caller.session:
+            backlog.register(caller)
         match record["op"]:
             case "put":
-                self._places[backlog.put(who, record["number"], record["size"], record.get("key", ""))] = place
+                self._places[backlog.put(caller, record["number"], record["size"], record.get("key", ""))] = place
             case "acknowledge" | "take":
-                backlog.begin_get(who, record["get"], 0)
+                backlog.begin_get(caller, record["get"], 0)
             case "close":
                 backlog.close()
             case _:
@@ -294,7 +294,7 @@ class QueueStore:
     def _replay(self, record: dict[str, Any], place: Place) -> None:
         """Replay a record that follows a state."""
         backlog = self.backlog
-        who = QueueCaller(record.get("rank", ""), record.get("incarnation", 0), record.get("session", ""))
+        caller = QueueCaller(record.get("rank", ""), record.get("incarnation", 0), record.get("session", ""))
         match record["op"]:
             case "state":
                 # The items of a cut count from the state on that says so: a restore that was broken off never was.
@@ -310,23 +310,23 @@ class QueueStore:
                 shifted_places = {number + shift: item_place for number, item_place in self._places.items()}
                 self._places = {number: shifted_places[number] for number in shifted_places if number in stored_items}
             case "register":
-                backlog.register(who)
+                backlog.register(caller)
             case "put":
                 key = record.get("key", "")
-                number = backlog.put(who, record["number"], record["size"], key, self._content(key, place))
+                number = backlog.put(caller, record["number"], record["size"], key, self._content(key, place))
                 self._places[number] = place
             case "restore":
                 self._restored_places[record["item"]] = place
             case "acknowledge":
                 unreadable = record.get("unreadable", ())
-                for number in backlog.begin_get(who, record["get"], record["received"], unreadable) or ():
+                for number in backlog.begin_get(caller, record["get"], record["received"], unreadable) or ():
                     self._places.pop(number, None)  # its segment may have been deleted
             case "take":
                 # A get that gave no items back is not recorded.
-                if backlog.sessions[who.session].last_get < record["get"]:
-                    backlog.begin_get(who, record["get"], 0)
+                if backlog.sessions[caller.session].last_get < record["get"]:
+                    backlog.begin_get(caller, record["get"], 0)
                 allowed_items = record.get("only")
-                backlog.take(who, record["count"], None if allowed_items is None else frozenset(allowed_items))
+                backlog.take(caller, record["count"], None if allowed_items is None else frozenset(allowed_items))
             case _:
                 self._replay_end(record) if record["op"] == "end" else backlog.close()
 

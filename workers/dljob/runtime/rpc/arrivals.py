@@ -25,51 +25,51 @@ class Arrivals:
 
     def take(self) -> Future[int]:
         """Return a future with the index of the next future that completes, or has completed and was not taken."""
-        taken: Future[int] = Future()
+        next_index: Future[int] = Future()
         # Running: a cancelled coroutine must not cancel it, or the index that it gets would be lost.
-        taken.set_running_or_notify_cancel()
+        next_index.set_running_or_notify_cancel()
         with self._lock:
             if not self._ended:
-                self._waiting.append(taken)
-                return taken
+                self._waiting.append(next_index)
+                return next_index
             number = self._ended.popleft()
-        taken.set_result(number)
-        return taken
+        next_index.set_result(number)
+        return next_index
 
     def wait(self) -> int:
         """Block until the next index; a thread that is interrupted here has taken none."""
-        taken = self.take()
+        next_index = self.take()
         try:
-            return taken.result()
+            return next_index.result()
         except BaseException:
-            self._return_index(taken)
+            self._return_index(next_index)
             raise
 
     async def coming(self) -> int:
         """Await the next index; a coroutine that is cancelled here has taken none."""
         import asyncio  # only coroutines need it, and a forked script rank has none
 
-        taken = self.take()
+        next_index = self.take()
         try:
-            return await asyncio.wrap_future(taken)
+            return await asyncio.wrap_future(next_index)
         except BaseException:
-            self._return_index(taken)
+            self._return_index(next_index)
             raise
 
-    def _return_index(self, taken: Future[int]) -> None:
+    def _return_index(self, next_index: Future[int]) -> None:
         """Put back the index of an interrupted waiter, which may have come meanwhile: the next waiter gets it."""
         with self._lock:
-            if taken in self._waiting:
-                self._waiting.remove(taken)
+            if next_index in self._waiting:
+                self._waiting.remove(next_index)
                 return
         # To the front: an index that is given back is older than those that have arrived since.
-        self._arrived(taken.result(), again=True)
+        self._arrived(next_index.result(), again=True)
 
     def _arrived(self, number: int, *, again: bool = False) -> None:
         with self._lock:
             if not self._waiting:
                 (self._ended.appendleft if again else self._ended.append)(number)
                 return
-            taken = self._waiting.popleft()
+            next_index = self._waiting.popleft()
         # Outside the lock: a waiter's callbacks run in here, and may take the next index.
-        taken.set_result(number)
+        next_index.set_result(number)

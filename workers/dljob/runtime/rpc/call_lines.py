@@ -101,17 +101,17 @@ class CallLines:
             return CallLine()
 
 
-def connected(where: str, reader: LineReader) -> CallLine:
+def connected(address: str, reader: LineReader) -> CallLine:
     """Return a line to whoever listens at an address; raises OSError where nobody does."""
-    made = CallLine()
+    call_line = CallLine()
     line = socket.socket(socket.AF_UNIX)
     try:
-        line.connect(where)
+        line.connect(address)
     except OSError:
         line.close()
         raise
-    made.line = reader.add(line, made.answered, made.closed)
-    return made
+    call_line.line = reader.add(line, call_line.answered, call_line.closed)
+    return call_line
 
 
 class LargeAnswers:
@@ -165,13 +165,13 @@ class LineServer:
     An answer that comes later is a future, and keeps no thread.
     """
 
-    def __init__(self, where: str, answer: Callable[[bytes], bytes | Future[bytes]]) -> None:
+    def __init__(self, address: str, answer: Callable[[bytes], bytes | Future[bytes]]) -> None:
         """Listen at an address; raises OSError where somebody does already."""
         self._answer = answer
         self._threads = DaemonThreads(THREADS, "dljob-call")
-        LineListener(where, LineReader(), self._heard, "dljob-call-lines")
+        LineListener(address, LineReader(), self._on_message, "dljob-call-lines")
 
-    def _heard(self, line: Line, number: int, message: bytes) -> None:
+    def _on_message(self, line: Line, number: int, message: bytes) -> None:
         self._threads.submit(partial(self._run, line, number, message))
 
     def _run(self, line: Line, number: int, message: bytes) -> None:

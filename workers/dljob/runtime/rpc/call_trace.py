@@ -81,8 +81,8 @@ class CallTraces:
                 self._asked = False
                 self._begun += 1
             now = time.monotonic()
-            for own in list(self._ranks.values()):
-                own.flush(now - last)
+            for rank_trace in list(self._ranks.values()):
+                rank_trace.flush(now - last)
             last = now
             with self._rounds:
                 self._written = self._begun
@@ -94,9 +94,9 @@ class CallTraces:
             return
         with self._rounds:
             # A round that has begun may have passed the last rows already.
-            due, self._asked = self._begun + 1, True
+            awaited_round, self._asked = self._begun + 1, True
             self._rounds.notify_all()
-            self._rounds.wait_for(lambda: self._written >= due, within_s)
+            self._rounds.wait_for(lambda: self._written >= awaited_round, within_s)
 
 
 class RankTrace:
@@ -137,9 +137,9 @@ class RankTrace:
         if span.level < 0 and span.sends < 2 and span.parked < PARKED_S and outcome == OK:
             return
         seconds, size = time.monotonic() - call.started, len(call.payload) + len(call.common)
-        what = call.id, call.role, call.rank, call.label or call.method, call.started
-        how = span.sends, span.sent, outcome, max(0, span.level)
-        self._add(CallerRow(*what, span.parked, seconds, *how, size, answer_bytes))
+        identity = call.id, call.role, call.rank, call.label or call.method, call.started
+        progress = span.sends, span.sent, outcome, max(0, span.level)
+        self._add(CallerRow(*identity, span.parked, seconds, *progress, size, answer_bytes))
 
     def began(self, call: Call) -> None:
         """Note that a call to this rank begins to run."""
@@ -203,8 +203,8 @@ class RankTrace:
             # The caller's name is in the file's first line.
             return row._replace(id=row.id.removeprefix(f"{self._name}:"), start=row.start + offset, sent_at=sent)
         if isinstance(row, CalleeRow):
-            own = row.id.removeprefix(f"{row.caller}:")
-            return row._replace(id=own, start=row.start + offset)
+            call_id = row.id.removeprefix(f"{row.caller}:")
+            return row._replace(id=call_id, start=row.start + offset)
         return row
 
     def _write(self, rows: list[TracedRow]) -> None:
@@ -227,22 +227,24 @@ class RankTrace:
         """Leave half of the room to the next rows."""
         with suppress(FileNotFoundError):
             with self._path.open("rb") as file:
-                found = trace_rows.decode(file)
-            kept, self._floor = trace_rows.thin_rows(found.rows if found else [], self._floor, self._most // 2)
+                old_rows = trace_rows.decode(file)
+            thinned_rows, self._floor = trace_rows.thin_rows(
+                old_rows.rows if old_rows else [], self._floor, self._most // 2
+            )
             self.level = max(self.level, self._floor)
             part = self._path.with_suffix(".part")
-            text = trace_rows.header(self._role, self._rank) + "".join(map(trace_rows.encode, kept))
+            text = trace_rows.header(self._role, self._rank) + "".join(map(trace_rows.encode, thinned_rows))
             try:
                 part.write_text(text, encoding="utf-8")
                 part.replace(self._path)
             finally:
                 part.unlink(missing_ok=True)
 
-    def _tell(self, why: str) -> None:
+    def _tell(self, reason: str) -> None:
         # A folder that cannot be written stays so for hours: once per change is enough.
-        if why != self._failed:
-            self._failed = why
-            print(f"[dljob] calls are not recorded: {why}: {self._path}", file=sys.stderr, flush=True)  # noqa: T201
+        if reason != self._failed:
+            self._failed = reason
+            print(f"[dljob] calls are not recorded: {reason}: {self._path}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _is_method(call: RankCall) -> bool:

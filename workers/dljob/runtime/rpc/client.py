@@ -275,7 +275,7 @@ class RpcClient:
 
         work.add_done_callback(copy_result)
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Call a method of PrimeMaster; the question is repeated while PrimeMaster restarts.
 
         The future raises UnreachableError after `timeout_s` seconds, and whatever the method raises.
@@ -283,25 +283,27 @@ class RpcClient:
         Raises:
             UsageError: This is a forked child.
         """
-        check_process(self.pid, f"the question {what!r} to PrimeMaster")
-        return asyncio.run_coroutine_threadsafe(self._ask(what, args, timeout_s), self._running_loop())
+        check_process(self.pid, f"the question {method!r} to PrimeMaster")
+        return asyncio.run_coroutine_threadsafe(self._ask(method, args, timeout_s), self._running_loop())
 
-    async def _ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Any:
+    async def _ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Any:
         end = time.monotonic() + timeout_s
-        why: object = "it is not there"
-        while (left := end - time.monotonic()) > 0:
+        last_error: object = "it is not there"
+        while (seconds_left := end - time.monotonic()) > 0:
             try:
                 master = await self._prime()
-                return await asyncio.wait_for(_plain(getattr(master, what).remote(*args)), left)
+                return await asyncio.wait_for(_plain(getattr(master, method).remote(*args)), seconds_left)
             except (rx.RayError, ValueError) as error:
                 if isinstance(error, rx.RayTaskError) and not isinstance(error.cause, NotCommandingError):
                     raise error.cause or error from None
                 # The handle may be of a master that died: it is looked up by name again.
-                self._master, why = None, error
-                await asyncio.sleep(min(RETRY_S, left))
+                self._master, last_error = None, error
+                await asyncio.sleep(min(RETRY_S, seconds_left))
             except TimeoutError:
                 break
-        raise UnreachableError(f"PrimeMaster of job {self._job.name} gave no answer within {timeout_s:g} s: {why}")
+        raise UnreachableError(
+            f"PrimeMaster of job {self._job.name} gave no answer within {timeout_s:g} s: {last_error}"
+        )
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         # Made at the first call, under a lock: several threads of a rank may make it at once.
@@ -389,7 +391,7 @@ class RpcClient:
             call.rank,
             peer.incarnation,
             call.method,
-            call.left,
+            call.seconds_left,
             self._caller,
             again=call.again,
             quiet=call.quiet,
@@ -444,26 +446,28 @@ class RpcClient:
         # Pulls, descriptors and storage actors are not cancelled: a pull takes nothing from a closed stream (ADR 63).
         if handle is None or call.method in GROUPS or call.role.startswith(KEEPER):
             return call.waiting
-        who = f"{call.role}/{call.rank}"
+        callee_name = f"{call.role}/{call.rank}"
         # The caller is late already, and must not wait long to hear why.
         within_s = min(CANCEL_S, CANCEL_LEAST_S + (call.timeout_s or 0))
         try:
             fate, line = await self._withdrawn(call, peer, within_s)
         except (TimeoutError, ValueError, rx.RayError):
-            return f"{FOR_ANSWER}; {who} does not say whether it runs"
+            return f"{FOR_ANSWER}; {callee_name} does not say whether it runs"
         if fate == Fate.ANSWERED:
-            return f"for the {line} of its answer, which {who} has sent"
+            return f"for the {line} of its answer, which {callee_name} has sent"
         if fate == Fate.STALE:
-            return f"for the weights of {who}, not run: {line}"
+            return f"for the weights of {callee_name}, not run: {line}"
         call.callee_line = (peer.incarnation, line) if line else None
         place = f", now at {line}" if line else ""
         match fate:
             case Fate.NOT_RUN:
-                return f"in the queue of {who}, not run{f'; {who} is busy at {line}' if line else ''}"
+                return f"in the queue of {callee_name}, not run{f'; {callee_name} is busy at {line}' if line else ''}"
             case Fate.BEGUN if call.method == BATCH:
-                return f"{FOR_ANSWER}; {who} ends the call that it is at, and runs no more of the request{place}"
+                return (
+                    f"{FOR_ANSWER}; {callee_name} ends the call that it is at, and runs no more of the request{place}"
+                )
             case Fate.BEGUN:
-                return f"{FOR_ANSWER}; {who} runs it to its end{place}"
+                return f"{FOR_ANSWER}; {callee_name} runs it to its end{place}"
             case _:  # a later incarnation answered, which knows nothing of this call
                 return f"{FOR_ANSWER}; it may have run"
 
@@ -603,11 +607,11 @@ class RpcClient:
                 continue
             self._note_size(call, peer)
             # A call that may have run is reported as lost, not as one without a callee.
-            if peer.gone and call.again:
+            if peer.gone_reason and call.again:
                 raise call.lost_with(peer)
-            if peer.gone:
+            if peer.gone_reason:
                 error_type = JobEndingError if peer.job_ends else CallError
-                raise error_type(f"{call.name}: {peer.gone}", role=call.role, rank=call.rank)
+                raise error_type(f"{call.name}: {peer.gone_reason}", role=call.role, rank=call.rank)
             if peer.ready and peer.actor and peer.incarnation > call.after:
                 self._peers[key] = peer
                 # A restart of rank 0 makes the role's descriptor stale: its methods or its mesh may have changed.
@@ -644,9 +648,9 @@ class RpcClient:
             self.sizes[call.role] = peer.size
         if call.ranks and peer.size not in (0, call.ranks):
             size = counted(peer.size, "rank")
-            said = f"{call.name}: {call.role} has {size} now, and the call was made for {call.ranks}"
+            message = f"{call.name}: {call.role} has {size} now, and the call was made for {call.ranks}"
             hint = "make it again: the next one knows; what other ranks were sent, they may have run"
-            raise CallError(said, role=call.role, rank=call.rank, hint=hint)
+            raise CallError(message, role=call.role, rank=call.rank, hint=hint)
 
     def _forget(self, call: RankCall, peer: Peer) -> None:
         """Drop an incarnation that has ended: this call and later ones go to the next."""
@@ -678,10 +682,10 @@ class RpcClient:
 
     async def _in_time(self, answer: Awaitable[T], call: RankCall) -> T:
         try:
-            left = call.left
-            if left is not None and left <= 0:
+            seconds_left = call.seconds_left
+            if seconds_left is not None and seconds_left <= 0:
                 raise LateError
-            return await asyncio.wait_for(_plain(answer), left)
+            return await asyncio.wait_for(_plain(answer), seconds_left)
         except TimeoutError:
             raise LateError from None
         finally:
@@ -690,10 +694,10 @@ class RpcClient:
                 answer.close()
 
     async def _pause(self, call: RankCall) -> None:
-        left = call.left
-        if left is not None and left <= 0:
+        seconds_left = call.seconds_left
+        if seconds_left is not None and seconds_left <= 0:
             raise LateError
-        await asyncio.sleep(RETRY_S if left is None else min(RETRY_S, left))
+        await asyncio.sleep(RETRY_S if seconds_left is None else min(RETRY_S, seconds_left))
 
 
 def _method(call: RankCall) -> tuple[str, str]:

@@ -73,8 +73,8 @@ class UnawaitedCalls:
             self._is_watching = bool(self._calls)
             if self._is_watching:
                 loop.call_later(UNASKED_S, self._poll, loop)
-        for each in old:
-            call = each()
+        for call_ref in old:
+            call = call_ref()
             if call is not None:
                 call.hand_over()
 
@@ -151,14 +151,18 @@ class DirectCall(Future[Reply]):
         while (ref := self.ref) is not None:
             bounds = [
                 SLICE_S,
-                *(x for x in (self._call.left, None if end is None else end - time.monotonic()) if x is not None),
+                *(
+                    x
+                    for x in (self._call.seconds_left, None if end is None else end - time.monotonic())
+                    if x is not None
+                ),
             ]
             try:
                 reply = unpacked(ray.get(ref, timeout=max(0.0, min(bounds))))
             except GetTimeoutError:
-                left = self._call.left
+                seconds_left = self._call.seconds_left
                 # The call's own deadline, which the loop reports, after it has told the callee.
-                if left is not None and left <= 0:
+                if seconds_left is not None and seconds_left <= 0:
                     self.hand_over()
                 elif end is not None and end <= time.monotonic():
                     break
@@ -175,26 +179,33 @@ class DirectCall(Future[Reply]):
 
     @staticmethod
     def fetch_together(
-        calls: Sequence[DirectCall], left: Callable[[], float | None], check: Callable[[], None]
+        calls: Sequence[DirectCall], seconds_left: Callable[[], float | None], check: Callable[[], None]
     ) -> None:
         """Wait until each call has ended or belongs to the loop; `check`, run as answers come, raises the first error.
 
         Raises:
             TimeoutError: `left()`, in seconds, came to 0 before.
         """
-        bound, waiting = left(), DirectCall._waiting(calls)
+        bound, waiting = seconds_left(), DirectCall._waiting(calls)
         # The usual case, which costs one question to Ray for all ranks.
         DirectCall._take(waiting, list(waiting), TOGETHER_S if bound is None else min(TOGETHER_S, bound))
         while waiting := DirectCall._waiting(calls):
-            bounds = [SLICE_S, *(x for x in (left(), *(call._call.left for call in waiting.values())) if x is not None)]
-            found, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(bounds)))
-            if not found and left() == 0:
+            bounds = [
+                SLICE_S,
+                *(
+                    x
+                    for x in (seconds_left(), *(call._call.seconds_left for call in waiting.values()))
+                    if x is not None
+                ),
+            ]
+            ready_refs, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(bounds)))
+            if not ready_refs and seconds_left() == 0:
                 raise TimeoutError
-            if not DirectCall._take(waiting, found):
-                for ref in found:
+            if not DirectCall._take(waiting, ready_refs):
+                for ref in ready_refs:
                     waiting[ref]._fetch(ref)
             for call in waiting.values():
-                if (own := call._call.left) is not None and own <= 0:
+                if (call_seconds_left := call._call.seconds_left) is not None and call_seconds_left <= 0:
                     call.hand_over()
             check()
 

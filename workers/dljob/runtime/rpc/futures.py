@@ -43,7 +43,7 @@ class Invocation:
     sent: CallPlan
     """The plan without its arguments, which a future must not keep."""
     futures: tuple[Future[Reply], ...]
-    left: Future[None] | None = None
+    left_future: Future[None] | None = None
     """Streams under `least_loaded` only: completed when the stream ends, as it loads its rank until then."""
     requests: tuple[RankCall, ...] = ()
     """Streams that resume only: the requests as they were sent."""
@@ -222,9 +222,9 @@ class AsCompleted:
 class CallFuture(Generic[T]):
     """The future of a role call: `await` it in a coroutine, or call `.result()` in a thread."""
 
-    def __init__(self, started: Future[Invocation], what: str) -> None:
+    def __init__(self, started: Future[Invocation], call_name: str) -> None:
         self._started = started
-        self._what = what
+        self._what = call_name
 
     @ends_at_caller
     def result(self, timeout: float | None = None) -> T:
@@ -246,11 +246,11 @@ class CallFuture(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the call's end, good or bad; False when `timeout` seconds passed before."""
-        left = _Countdown(timeout)
+        countdown = _Countdown(timeout)
         try:
-            started = begun(self._started, self._what, left())
+            started = begun(self._started, self._what, countdown())
             if not started.comes_at_once:
-                fetch(started, left)
+                fetch(started, countdown)
         except FutureTimeout:
             return self.done()
         except Exception:  # noqa: BLE001 - `result` raises it
@@ -275,11 +275,11 @@ class CallFuture(Generic[T]):
 class FutureSequence(Sequence[T]):
     """The results of a batch that several ranks share; an item is available once its rank has answered."""
 
-    def __init__(self, started: Future[Invocation], size: int, what: str) -> None:
-        self._call: CallFuture[Any] = CallFuture(started, what)
+    def __init__(self, started: Future[Invocation], size: int, call_name: str) -> None:
+        self._call: CallFuture[Any] = CallFuture(started, call_name)
         self._started = started
         self._size = size
-        self._what = what
+        self._what = call_name
         self._chunks: dict[int, Sequence[T]] = {}
         """Index of a request -> its items, of the answers that were read."""
 
@@ -363,8 +363,8 @@ class _Countdown:
     """Countdown of a timeout: calling it gives the seconds that are left, None without a timeout."""
 
     def __init__(self, timeout: float | None) -> None:
-        left = parse_timeout(timeout)
-        self._end = None if left is None else time.monotonic() + left
+        seconds = parse_timeout(timeout)
+        self._end = None if seconds is None else time.monotonic() + seconds
 
     def __call__(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())

@@ -21,12 +21,12 @@ def store(calls: Sequence[RankCall]) -> None:
         call.stored = _stored(call, refs, "" if len(calls) == 1 else "no rank was called: ")
 
 
-def _stored(call: RankCall, refs: dict[int, Any], said: str) -> tuple[Any, ...]:
+def _stored(call: RankCall, refs: dict[int, Any], prefix: str) -> tuple[Any, ...]:
     # The usual call: nothing is large, and all arguments travel inside of the message.
     if len(call.payload) < LARGE and not call.common:
         return ()
     for data in (call.payload, call.common):
         if len(data) >= LARGE and id(data) not in refs:
-            what = f"{said}arguments for {call.role}/{call.rank}: "
-            refs[id(data)] = object_store.put(data, len(data), what)
+            description = f"{prefix}arguments for {call.role}/{call.rank}: "
+            refs[id(data)] = object_store.put(data, len(data), description)
     return refs.get(id(call.payload), call.payload), refs.get(id(call.common), call.common)

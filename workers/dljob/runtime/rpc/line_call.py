@@ -83,12 +83,15 @@ class LineCall(Future[Reply]):
         """Wait until the call has ended, or `timeout` has passed; returns the seconds that are left of that."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self.done() and (end is None or time.monotonic() < end):
-            own = self._call.left
-            if own is not None and own <= 0:
+            call_seconds_left = self._call.seconds_left
+            if call_seconds_left is not None and call_seconds_left <= 0:
                 # The loop tells the callee, and words the error.
                 self.hand_over()
-                own = None
-            bounds = [SLICE_S, *(x for x in (own, None if end is None else end - time.monotonic()) if x is not None)]
+                call_seconds_left = None
+            bounds = [
+                SLICE_S,
+                *(x for x in (call_seconds_left, None if end is None else end - time.monotonic()) if x is not None),
+            ]
             with suppress(TimeoutError):
                 super().exception(max(0.0, min(bounds)))
         return None if end is None else max(0.0, end - time.monotonic())
@@ -99,19 +102,24 @@ class LineCall(Future[Reply]):
         super().add_done_callback(fn)
 
     @staticmethod
-    def fetch_together(calls: Sequence[LineCall], left: Callable[[], float | None], check: Callable[[], None]) -> None:
+    def fetch_together(
+        calls: Sequence[LineCall], seconds_left: Callable[[], float | None], check: Callable[[], None]
+    ) -> None:
         """Wait until each call has ended; `check`, run as answers come, raises the first error.
 
         Raises:
             TimeoutError: `left()`, in seconds, came to 0 before.
         """
-        bound = left()
+        bound = seconds_left()
         wait(calls, TOGETHER_S if bound is None else min(TOGETHER_S, bound))
         while waiting := [call for call in calls if not call.done()]:
             check()
-            bounds = [SLICE_S, *(x for x in (left(), *(call._call.left for call in waiting)) if x is not None)]
-            if not wait(waiting, max(0.0, min(bounds)), FIRST_COMPLETED).done and left() == 0:
+            bounds = [
+                SLICE_S,
+                *(x for x in (seconds_left(), *(call._call.seconds_left for call in waiting)) if x is not None),
+            ]
+            if not wait(waiting, max(0.0, min(bounds)), FIRST_COMPLETED).done and seconds_left() == 0:
                 raise TimeoutError
             for call in waiting:
-                if (own := call._call.left) is not None and own <= 0:
+                if (call_seconds_left := call._call.seconds_left) is not None and call_seconds_left <= 0:
                     call.hand_over()

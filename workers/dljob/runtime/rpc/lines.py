@@ -34,10 +34,10 @@ Closed = Callable[[], None]
 class Line:
     """One end of a connection. Any thread may send; `heard` and `closed` are called in the thread of `LineReader`."""
 
-    def __init__(self, line: socket.socket, poll: select.epoll, heard: Heard, closed: Closed) -> None:
+    def __init__(self, line: socket.socket, poll: select.epoll, on_message: Heard, closed: Closed) -> None:
         self._line = line
         self._poll = poll
-        self._heard = heard
+        self._heard = on_message
         self._closed = closed
         self._sending = threading.Lock()
         self._out = bytearray()
@@ -120,7 +120,7 @@ class LineReader:
         self._lock = threading.Lock()
         self._runs = False
 
-    def add(self, line: socket.socket, heard: Heard, closed: Closed) -> Line | None:
+    def add(self, line: socket.socket, on_message: Heard, closed: Closed) -> Line | None:
         """Read a connection from now on; None, and it is closed, where it cannot be read.
 
         Nor is it read where the process at the other end is another user's: an abstract address has no file
@@ -129,9 +129,9 @@ class LineReader:
         if peer(line)[1] != os.getuid():
             line.close()
             return None
-        made = Line(line, self._poll, heard, closed)
+        new_line = Line(line, self._poll, on_message, closed)
         with self._lock:
-            self._lines[line.fileno()] = made
+            self._lines[line.fileno()] = new_line
             try:
                 if not self._runs:
                     threading.Thread(target=self._run, name="dljob-lines", daemon=True).start()
@@ -142,7 +142,7 @@ class LineReader:
                 del self._lines[line.fileno()]
                 line.close()
                 return None
-        return made
+        return new_line
 
     def _run(self) -> None:
         while True:
@@ -166,13 +166,13 @@ def _served(line: Line, events: int) -> bool:
 class LineListener:
     """Accepts lines at an address, and has a reader read them."""
 
-    def __init__(self, where: str, reader: LineReader, heard: Heard, name: str) -> None:
+    def __init__(self, address: str, reader: LineReader, on_message: Heard, name: str) -> None:
         """Listen at an abstract address (`man 7 unix`); raises OSError where somebody does already."""
         self._reader = reader
-        self._heard = heard
+        self._heard = on_message
         self._line = socket.socket(socket.AF_UNIX)
         try:
-            self._line.bind(where)
+            self._line.bind(address)
             self._line.listen(1024)
         except OSError:
             self._line.close()

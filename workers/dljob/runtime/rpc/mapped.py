@@ -19,9 +19,9 @@ T = TypeVar("T")
 class CallBatch:
     """A request with several calls, and its one answer, which has a reply for each."""
 
-    def __init__(self, started: Invocation, many: int, what: str) -> None:
+    def __init__(self, started: Invocation, many: int, call_name: str) -> None:
         self.started = started
-        self.what = what
+        self.call_name = call_name
         self._many = many
         self._lock = threading.Lock()
         self._replies: list[Reply] | None = None
@@ -48,13 +48,13 @@ class CallBatch:
                 self.future.exception(timeout)
             except TimeoutError:
                 if not self.future.done():
-                    said = f"{self.what}: no answer yet after {timeout:g} s; the call goes on"
-                    raise TimeoutError(said) from None
-        whole = self.future.result(0)
+                    message = f"{self.call_name}: no answer yet after {timeout:g} s; the call goes on"
+                    raise TimeoutError(message) from None
+        batch_reply = self.future.result(0)
         with self._lock:
             if self._replies is None:
                 # A batch that could not be run at all has one error for each of its calls.
-                self._replies = [whole] * self._many if whole.error_type else unpacked(whole.payload)
+                self._replies = [batch_reply] * self._many if batch_reply.error_type else unpacked(batch_reply.payload)
         return self._replies
 
 
@@ -98,7 +98,7 @@ def packed(replies: list[Reply]) -> bytes:
 
 def unpacked(payload: bytes) -> list[Reply]:
     """Decode the result of `packed`."""
-    return [Reply.unpacked(each) for each in marshal.loads(payload)]  # noqa: S302 - from a process of the same job
+    return [Reply.unpacked(packed_reply) for packed_reply in marshal.loads(payload)]  # noqa: S302 - from a process of the same job
 
 
 def packed_calls(method: str, payloads: list[bytes]) -> bytes:

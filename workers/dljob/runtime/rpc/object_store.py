@@ -26,30 +26,30 @@ _HINT = (
 )
 
 
-def check_room(size: int, what: str = "") -> None:
-    """Check that Ray's store on this node can take `size` bytes; `what` begins the message.
+def check_room(size: int, prefix: str = "") -> None:
+    """Check that Ray's store on this node can take `size` bytes; `prefix` begins the message.
 
     Raises:
         UsageError: It cannot; the message has the needed and the free MiB.
     """
     raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())
-    found = shared_memory.room(size, raylet)
-    if found is not None:
+    shortage = shared_memory.room(size, raylet)
+    if shortage is not None:
         raise UsageError(
-            f"{what}{shared_memory.SHM} of this node is full: {size >> 20} MiB are needed for Ray's object store, "
-            f"{found.free >> 20} of {found.total >> 20} MiB are free",
+            f"{prefix}{shared_memory.SHM} of this node is full: {size >> 20} MiB are needed for Ray's object store, "
+            f"{shortage.free >> 20} of {shortage.total >> 20} MiB are free",
             hint=_HINT,
         )
 
 
-def check_to_fetch(refs: Sequence[Any], size: int, what: str = "") -> None:
+def check_to_fetch(refs: Sequence[Any], size: int, prefix: str = "") -> None:
     """Check that this node has room for objects of `size` bytes in all that are to be fetched, as far as they come.
 
     Raises:
         UsageError: It has not, as `check_room` says.
     """
     try:
-        check_room(size, what)
+        check_room(size, prefix)
     except UsageError:
         # Asked only now: the answer may come from another machine.
         if would_come(refs, LOCATE_S):
@@ -57,43 +57,43 @@ def check_to_fetch(refs: Sequence[Any], size: int, what: str = "") -> None:
 
 
 @contextmanager
-def room_to_fetch(refs: Sequence[Any], size: int, what: str = "") -> Generator[None]:
+def room_to_fetch(refs: Sequence[Any], size: int, prefix: str = "") -> Generator[None]:
     """Hold the turn on shared memory for a block that fetches objects; raises UsageError as `check_to_fetch` does."""
     with shared_memory.turn(size):
-        check_to_fetch(refs, size, what)
+        check_to_fetch(refs, size, prefix)
         yield
 
 
-def put(value: Any, size: int, what: str = "") -> Any:
+def put(value: Any, size: int, prefix: str = "") -> Any:
     """Put a value of `size` bytes into Ray's store; return its reference. Raises UsageError as `put_in_turn` does."""
     with shared_memory.turn(size):
-        return put_in_turn(value, size, what)
+        return put_in_turn(value, size, prefix)
 
 
-def put_in_turn(value: Any, size: int, what: str = "") -> Any:
+def put_in_turn(value: Any, size: int, prefix: str = "") -> Any:
     """Put a value into Ray's store, within the block of a `shared_memory.turn` for it; return its reference.
 
     Raises:
         UsageError: The store has no room for it, and neither has the disk that Ray takes then.
     """
-    check_room(size, what)
+    check_room(size, prefix)
     try:
         return ray.put(value)
     except (ObjectStoreFullError, OutOfDiskError) as error:
-        said = f"{what}Ray's object store of this node takes no {size >> 20} MiB more: {type(error).__name__}"
+        message = f"{prefix}Ray's object store of this node takes no {size >> 20} MiB more: {type(error).__name__}"
         raise UsageError(
-            said, hint="free disk space under Ray's folder, where it puts what the store cannot hold"
+            message, hint="free disk space under Ray's folder, where it puts what the store cannot hold"
         ) from error
 
 
-def answer(reply: Reply, who: str) -> bytes | Reply:
+def answer(reply: Reply, callee_name: str) -> bytes | Reply:
     """Return an answer as Ray carries it: small as bytes, large through its store; an error where that has no room."""
     if len(reply.payload) < LARGE:
         return reply.packed()
     with ExitStack() as turn:
         turn.enter_context(shared_memory.turn(len(reply.payload)))
         try:
-            check_room(len(reply.payload), f"the answer of {who}: ")
+            check_room(len(reply.payload), f"the answer of {callee_name}: ")
         except UsageError as error:
             return replace(reply, payload=b"", error_type=type(error).__name__, message=str(error)).packed()
         # Ray stores it after this call has returned, and then drops it.

@@ -21,8 +21,8 @@ OWN = "weights_version"
 
 def version_of(instance: Any) -> Any:
     """Return the version of an object's weights: its own word, else the channels' versions that this process holds."""
-    own = getattr(instance, OWN, None)
-    return dict(held_versions) if own is None else own
+    declared_version = getattr(instance, OWN, None)
+    return dict(held_versions) if declared_version is None else declared_version
 
 
 @functools.cache
@@ -83,8 +83,8 @@ class ResumedCall:
             return None
         version, code, state = wire.load(self._handed)
         # Of other weights or other code it would be wrong, as a cache of other keys and values.
-        mine = version_of(self._object), code_of(type(self._object))
-        return wire.load(state) if (version, code) == mine else None
+        own_versions = version_of(self._object), code_of(type(self._object))
+        return wire.load(state) if (version, code) == own_versions else None
 
     def stamp(self, item: Any) -> tuple[int, Any]:
         """Return position and version of the next item."""
@@ -99,8 +99,8 @@ class ResumedCall:
             return b""
         try:
             received = [*self._kwargs[RECEIVED_ARG], *self._made]
-            made = getattr(self._object, self._hook)(*self._args, **{**self._kwargs, RECEIVED_ARG: received})
-            state = wire.dump(made, f"the state of {self._method}")
+            hook_state = getattr(self._object, self._hook)(*self._args, **{**self._kwargs, RECEIVED_ARG: received})
+            state = wire.dump(hook_state, f"the state of {self._method}")
         except Exception:  # noqa: BLE001 - the stream goes on without it
             print(f"[dljob] {self._method}: {self._hook} failed; it hands over no state", file=sys.stderr)  # noqa: T201
             traceback.print_exc()

@@ -134,25 +134,25 @@ class ResumingRequest:
         """The incarnation of that rank, once it has taken the stream up."""
         return self.progress.segments[-1].incarnation
 
-    def opened(self, said: tuple[str, int, str]) -> str:
+    def opened(self, reply: tuple[str, int, str]) -> str:
         """Note who has taken the stream up; returns the stream's key there."""
-        key, incarnation, code = said
+        key, incarnation, code = reply
         before = self.progress.last_filled_segment
         if before is not None and before.code != code:
-            said_code = f"{self._call.method}: {self.callee} goes on with other code than {before.callee} ran"
-            self._context.log.warning("%s, from item %d on", said_code, len(self.progress.received))
+            message = f"{self._call.method}: {self.callee} goes on with other code than {before.callee} ran"
+            self._context.log.warning("%s, from item %d on", message, len(self.progress.received))
         self.progress.begin_segment(self.callee, incarnation, code)
         return key
 
     def take(self, items: Sequence[Any]) -> list[ItemOrigin]:
         """Add items as they came; returns the new ones."""
         self._state = b""
-        came = [WireItem(*item) for item in items]
-        wanted = self.progress.items_of_one_version(came) if self._same else came
+        wire_items = [WireItem(*item) for item in items]
+        usable = self.progress.items_of_one_version(wire_items) if self._same else wire_items
         try:
-            if came and not wanted:
-                raise GapError(f"its version changed to {came[0].version!r}")
-            return [ItemOrigin(self.callee, item) for item in self.progress.add_items(wanted)]
+            if wire_items and not usable:
+                raise GapError(f"its version changed to {wire_items[0].version!r}")
+            return [ItemOrigin(self.callee, item) for item in self.progress.add_items(usable)]
         except GapError as error:
             # As if its callee were lost: it goes on from what came.
             call = self._call
@@ -164,35 +164,35 @@ class ResumingRequest:
         """Note the state that the callee hands over; returns its loss."""
         self._state = state
         call = self._call
-        said = f"{call.name}: {self.callee} ends by order"
-        return PeerLostError(said, role=call.role, rank=call.rank, incarnation=self.incarnation, died=False)
+        message = f"{call.name}: {self.callee} ends by order"
+        return PeerLostError(message, role=call.role, rank=call.rank, incarnation=self.incarnation, died=False)
 
     def is_loss(self, error: BaseException) -> TypeGuard[CallError]:
         """Whether an error is the loss of its callee; any other would come again elsewhere, or is the caller's own."""
         # Not lost, but gone for good: only another rank can go on.
-        gone = type(error) is CallError and self._free
-        return (gone or isinstance(error, PeerLostError)) and not self._nowhere
+        is_gone_for_good = type(error) is CallError and self._free
+        return (is_gone_for_good or isinstance(error, PeerLostError)) and not self._nowhere
 
     def lost(self, error: CallError, *, opened: bool) -> None:
         """Note a loss; `given_up` is the error that ends the stream, if it was one too many."""
-        told = error.incarnation if isinstance(error, PeerLostError) else 0
+        lost_incarnation = error.incarnation if isinstance(error, PeerLostError) else 0
         died = isinstance(error, PeerLostError) and error.died
-        incarnation = self.incarnation if opened else told
+        incarnation = self.incarnation if opened else lost_incarnation
         progress, call = self.progress, self._call
         progress.losses.append(CalleeLoss(call.rank, incarnation, len(progress.received), died, opened, error.message))
         events = f"`dljob events {self._context.job_name}` tells why each of them ended"
         if deaths := progress.poison_deaths(call.window):
-            said = "given up, as the request seems to kill its callees"
-            self.given_up = self._error(said, deaths, f"{events}; leave this request out")
+            summary = "given up, as the request seems to kill its callees"
+            self.given_up = self._error(summary, deaths, f"{events}; leave this request out")
         elif len(progress.losses) > RESUMPTIONS:
-            said = f"given up after {counted(RESUMPTIONS, 'resumption')}"
-            self.given_up = self._error(said, progress.losses, events)
+            summary = f"given up after {counted(RESUMPTIONS, 'resumption')}"
+            self.given_up = self._error(summary, progress.losses, events)
 
-    def _error(self, said: str, losses: Sequence[CalleeLoss], hint: str) -> PeerLostError:
+    def _error(self, summary: str, losses: Sequence[CalleeLoss], hint: str) -> PeerLostError:
         call = self._call
-        who = [f"{call.role}/{x.rank} (incarnation {x.incarnation or '?'}) at item {x.position}" for x in losses]
-        whole = f"{call.role}.{call.method}: {said}: {', '.join(who)}; the last: {losses[-1].reason}"
-        return PeerLostError(whole, role=call.role, rank=call.rank, hint=hint)
+        callees = [f"{call.role}/{x.rank} (incarnation {x.incarnation or '?'}) at item {x.position}" for x in losses]
+        message = f"{call.role}.{call.method}: {summary}: {', '.join(callees)}; the last: {losses[-1].reason}"
+        return PeerLostError(message, role=call.role, rank=call.rank, hint=hint)
 
     def go_on(self, error: CallError) -> Future[Reply]:
         """Open the stream at another callee; returns its answer, or `error` where there is no callee."""
@@ -232,20 +232,20 @@ class ResumingRequest:
                 return reply
             refused[place.rank] = reply.message
 
-    def _no_version(self, said: Sequence[str]) -> CallTimeoutError:
+    def _no_version(self, reasons: Sequence[str]) -> CallTimeoutError:
         call, timeout_s = self._call, self._first.timeout_s
-        whole = f"{call.role}.{call.method}: nobody could go on within {timeout_s:g} s: {'; '.join(said)}"
-        return CallTimeoutError(whole, role=call.role, rank=call.rank, hint="versions='any' goes on with another one")
+        message = f"{call.role}.{call.method}: nobody could go on within {timeout_s:g} s: {'; '.join(reasons)}"
+        return CallTimeoutError(message, role=call.role, rank=call.rank, hint="versions='any' goes on with another one")
 
     def _place(self, refused: Collection[int]) -> ResumePlace | None:
         call, losses = self._call, self.progress.losses
         if not self._free:
             return None if call.rank in refused else ResumePlace(call.rank, losses[-1].incarnation)
         wait_s = ASK_S if call.timeout_s is None else min(ASK_S, call.timeout_s)
-        told = self._context.calls.ask("callees", [call.role], wait_s).result()
+        callee_rows = self._context.calls.ask("callees", [call.role], wait_s).result()
         descriptors = self._context.descriptors
         busy, turn = descriptors.in_flight(call.role), descriptors.turn(call.role)
-        return choose_callee([CalleeRank(*each) for each in told], losses, busy, turn, refused)
+        return choose_callee([CalleeRank(*row) for row in callee_rows], losses, busy, turn, refused)
 
     def _again(self, place: ResumePlace, timeout_s: float | None) -> RankCall:
         """Return the request with the items that came, for another callee."""

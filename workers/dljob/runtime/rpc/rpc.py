@@ -123,32 +123,32 @@ def _handle_names() -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith("_"))
 
 
-def _check_resumes(function: Any, wanted: Sequence[str]) -> None:
+def _check_resumes(function: Any, parameter_names: Sequence[str]) -> None:
     """Raise UsageError for a method that cannot resume its stream."""
     name = getattr(function, "__qualname__", type(function).__name__)
-    said = f"@rpc(resume='prefix') on {name}"
+    subject = f"@rpc(resume='prefix') on {name}"
     if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
         raise UsageError(
-            f"{said}: it is no generator", hint="it is to yield its items, from the first one that is missing"
+            f"{subject}: it is no generator", hint="it is to yield its items, from the first one that is missing"
         )
-    for parameter in wanted:
-        found = inspect.signature(function).parameters.get(parameter)
-        if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
+    for parameter in parameter_names:
+        declared = inspect.signature(function).parameters.get(parameter)
+        if declared is None or declared.kind not in (declared.POSITIONAL_OR_KEYWORD, declared.KEYWORD_ONLY):
             raise UsageError(
-                f"{said}: it has no parameter {parameter!r}",
-                hint=f"as in: def {function.__name__}(self, prompt, *, {', '.join(wanted)})",
+                f"{subject}: it has no parameter {parameter!r}",
+                hint=f"as in: def {function.__name__}(self, prompt, *, {', '.join(parameter_names)})",
             )
 
 
-def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:
-    """Return a mark with the user's options over it; raises UsageError for unknown ones, naming `what`."""
+def _read(subject: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:
+    """Return a mark with the user's options over it; raises UsageError for unknown ones, naming `subject`."""
     for name in options:
         if name not in known:
-            raise UsageError(f"{what}({name}=...): unknown option", hint=f"there are: {', '.join(known)}")
+            raise UsageError(f"{subject}({name}=...): unknown option", hint=f"there are: {', '.join(known)}")
     try:
         return change_options(mark, options, dispatches.user_dispatches(), collects.user_collects())
     except UsageError as error:
-        raise UsageError(f"{what}: {error.message}", hint=error.hint) from None
+        raise UsageError(f"{subject}: {error.message}", hint=error.hint) from None
 
 
 def mark_of(cls: type, name: str) -> RpcMark | None:
@@ -164,11 +164,11 @@ def mark_of(cls: type, name: str) -> RpcMark | None:
 def parameters_of(cls: type, name: str) -> tuple[str, ...]:
     """Return the names of a method's positional parameters, without `self`; empty where Python knows no signature."""
     try:
-        found = inspect.signature(getattr(cls, name)).parameters.values()
+        parameters = inspect.signature(getattr(cls, name)).parameters.values()
     except (TypeError, ValueError):
         return ()
     # Without the first: it is `self`, as the function is read from the class.
-    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))[1:]
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))[1:]
 
 
 class _Handle:
@@ -265,8 +265,8 @@ class RoleGroup(_Handle):
     def __init__(self, role: str, *, _options: Mapping[str, Any] | None = None) -> None:
         context = current_worker()
         if role not in context.peers:
-            there = ", ".join(sorted(context.peers))
-            raise UsageError(f"RoleGroup({role!r}): no such role", hint=f"this job has: {there}")
+            peer_roles = ", ".join(sorted(context.peers))
+            raise UsageError(f"RoleGroup({role!r}): no such role", hint=f"this job has: {peer_roles}")
         super().__init__(context, role, None, _options or {})
 
     def __len__(self) -> int:
@@ -283,9 +283,9 @@ class RoleGroup(_Handle):
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
         # A rank takes only what concerns its call: dispatch, collect and mesh say how to treat several ranks.
-        own = {name: value for name, value in self._target.options.items() if name in _RANK_OPTIONS}
-        there = self._target.present
-        return Rank(self._context, self.role, there[index % len(there)], own)
+        rank_options = {name: value for name, value in self._target.options.items() if name in _RANK_OPTIONS}
+        present_ranks = self._target.present
+        return Rank(self._context, self.role, present_ranks[index % len(present_ranks)], rank_options)
 
     def __iter__(self) -> Iterator[Rank]:
         return (self[i] for i in range(len(self)))
@@ -323,7 +323,7 @@ class RoleGroup(_Handle):
 
 def _merge_options(options: Mapping[str, Any], changes: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """Merge options after checking each by itself; whether they fit a method is checked at its call."""
-    made = {**options, **changes}
-    mark = _read("options", _ANY, made, known)
+    merged = {**options, **changes}
+    mark = _read("options", _ANY, merged, known)
     # As the mark has read it, so that None and every number that `timeout` accepts mean the same later.
-    return {**made, "timeout": mark.timeout_s} if "timeout" in made else made
+    return {**merged, "timeout": mark.timeout_s} if "timeout" in merged else merged

@@ -30,12 +30,12 @@ class ChangeSignal:
     async def until(self, look: Callable[[], T | None], wait_s: float) -> T | None:
         """Call `look` after each change until it returns something, and return that; None after `wait_s` seconds."""
         end = time.monotonic() + wait_s
-        while (found := look()) is None and (left := end - time.monotonic()) > 0:
+        while (result := look()) is None and (seconds_left := end - time.monotonic()) > 0:
             try:
-                await asyncio.wait_for(self._event.wait(), left)
+                await asyncio.wait_for(self._event.wait(), seconds_left)
             except TimeoutError:
                 return look()
-        return found
+        return result
 
 
 class StorageActor:

@@ -50,8 +50,8 @@ def storage_actor(job: JobInfo, address: str) -> tuple[str, Any]:
         # The asking rank holds the weights; where its node cannot take the actor any other node will do.
         options["label_selector"] = {NODE_ID: ray.get_runtime_context().get_node_id()}
         options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
-    made = remote(num_cpus=0)(getattr(importlib.import_module(module), cls))
-    return actor, made.options(**options).remote(job, name)
+    actor_class = remote(num_cpus=0)(getattr(importlib.import_module(module), cls))
+    return actor, actor_class.options(**options).remote(job, name)
 
 
 def follow_master(job: JobInfo, lease: Lease) -> None:

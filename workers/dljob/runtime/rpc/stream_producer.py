@@ -93,19 +93,19 @@ class StreamProducer:
                 raise CutOffError
             # Half a window: the generator fills the other half while the caller uses this one.
             count = min(len(self._buffer), max(1, self._window // 2))
-            taken = [self._buffer.popleft() for _ in range(count)]
+            items = [self._buffer.popleft() for _ in range(count)]
             self._handed = count
             handed_over = self._state is not None and not self._closed
             over = not self._buffer and (self._exhausted or self._closed) and not handed_over
             # The items before an error come first; the error waits for the next take.
             fails = over and self._error is not None and not self._closed
-            self._told = (over and not (fails and taken)) or (handed_over and not taken)
+            self._told = (over and not (fails and items)) or (handed_over and not items)
             self._changed.notify_all()
-            if self._state is not None and handed_over and not taken:
+            if self._state is not None and handed_over and not items:
                 raise HandedOverError(self._state)
-            if self._error is not None and fails and not taken:
+            if self._error is not None and fails and not items:
                 raise self._error
-            return taken, over and not fails
+            return items, over and not fails
 
     def drain(self) -> None:
         """Stop the generator at its next item, if the stream can go on elsewhere; its caller still takes the items."""
@@ -159,20 +159,22 @@ class StreamProducer:
             with self._changed:
                 self._await(lambda: self._told or self._closed)
 
-    def _await(self, there: Callable[[], bool]) -> bool:
+    def _await(self, is_ready: Callable[[], bool]) -> bool:
         """Wait for the caller; False, with all items dropped, when it took nothing for `patience_s` seconds."""
-        while not there():
-            left = self._moved + self._patience_s - time.monotonic()
-            if left <= 0:
+        while not is_ready():
+            seconds_left = self._moved + self._patience_s - time.monotonic()
+            if seconds_left <= 0:
                 self._lapse()
                 return False
-            self._changed.wait(left)
+            self._changed.wait(seconds_left)
         return True
 
     def _lapse(self) -> None:
         """Replace the items by an error: a caller that returns must not take this for the end of a complete stream."""
-        said = f"nobody took an item of the stream for {self._patience_s:g} s: it was closed, and what was left dropped"
-        self._error = self._error or TimeoutError(said)
+        message = (
+            f"nobody took an item of the stream for {self._patience_s:g} s: it was closed, and what was left dropped"
+        )
+        self._error = self._error or TimeoutError(message)
         self._buffer.clear()
         self._lapsed(self._error)
 

@@ -70,7 +70,7 @@ class Stream:
             self._begin(begun(self._opened, f"{self._target.name}.{self._method}"))
         if not self._ready():
             # One wait for the item, however often a callee answers that it has none yet.
-            wait = Waiting("call", self._of.role, self._method, self._unanswered)
+            wait = Waiting("call", self._invocation.role, self._method, self._unanswered)
             with self._opened.result().standing_still(), wait:
                 while not self._ready():
                     self._arrived(self._arrivals.wait())
@@ -89,15 +89,15 @@ class Stream:
         if self._started is None:
             self._begin(await asyncio.wrap_future(self._opened))
         if not self._ready():
-            with AwaitedTask("call", self._of.role, self._method, self._unanswered):
+            with AwaitedTask("call", self._invocation.role, self._method, self._unanswered):
                 while not self._ready():
                     self._arrived(await self._arrivals.coming())
         return self._item(StopAsyncIteration())
 
     def _unanswered(self) -> list[Target]:
         """Return the ranks whose next item has not come."""
-        sends = self._of.sent.sends
-        return [(self._of.role, sends[number].rank, self._ids.get(number, "")) for number in list(self._pulls)]
+        sends = self._invocation.sent.sends
+        return [(self._invocation.role, sends[number].rank, self._ids.get(number, "")) for number in list(self._pulls)]
 
     def __enter__(self) -> Stream:
         return self
@@ -112,7 +112,9 @@ class Stream:
     @property
     def segments(self) -> tuple[StreamSegment, ...]:
         """The parts of which the items so far consist, each of one process and version; of a stream that resumes."""
-        return tuple(segment for one in self._resuming.values() for segment in one.progress.segments if segment.count)
+        return tuple(
+            segment for request in self._resuming.values() for segment in request.progress.segments if segment.count
+        )
 
     def close(self) -> None:
         """End the stream: its generators are closed in the callees. Closing twice is fine."""
@@ -124,17 +126,17 @@ class Stream:
         self._closed = True
         if self._started is None:
             self._opened.add_done_callback(self._close_unbegun)
-        for one in self._resuming.values():
-            one.left.set()
+        for request in self._resuming.values():
+            request.left.set()
         # Generators whose key is known are closed now, those still opening once their key arrives.
         for number, key in self._ids.items():
             self._send(number, CLOSE, key)
         for number in self._pulls.keys() - self._ids.keys():
             self._pulls[number].add_done_callback(functools.partial(self._close_opened, number))
         # Items that have arrived are dropped: a closed stream gives none.
-        for kept in (self._ids, self._pulls, self._items, self._turn):
-            kept.clear()
-        _leave(self._started)
+        for table in (self._ids, self._pulls, self._items, self._turn):
+            table.clear()
+        _mark_finished(self._started)
 
     def __del__(self) -> None:
         """Leave closing to a thread: the collector may have interrupted one that holds a lock which a send needs."""
@@ -175,16 +177,16 @@ class Stream:
             self._handle(number)
 
     def _handle(self, number: int) -> None:
-        started, answer = self._started, self._pulls.pop(number, None)
-        if started is None or answer is None:  # the stream was closed meanwhile
+        invocation, answer = self._started, self._pulls.pop(number, None)
+        if invocation is None or answer is None:  # the stream was closed meanwhile
             return
         resuming = self._resuming.get(number)
         try:
-            said = started.read(number, answer.result())
+            reply = invocation.read(number, answer.result())
             if resuming is not None:
-                said = self._taken(number, resuming, said)
+                reply = self._accept_reply(number, resuming, reply)
         except BaseException as error:
-            if self._goes_on(number, error):
+            if self._resume_elsewhere(number, error):
                 return
             if isinstance(error, RemoteError):  # other errors leave the generator open: `close` sends CLOSE by its id
                 self._ids.pop(number, None)
@@ -192,12 +194,12 @@ class Stream:
             raise
         # The answer to the opening is the generator's key, and has no items.
         if number not in self._ids:
-            self._ids[number] = said
+            self._ids[number] = reply
             self._turn.append(number)
             return
-        self._came(number, started, said[0], over=said[1])
+        self._add_items(number, invocation, reply[0], over=reply[1])
 
-    def _came(self, number: int, started: Invocation, items: Sequence[Any], *, over: bool) -> None:
+    def _add_items(self, number: int, started: Invocation, items: Sequence[Any], *, over: bool) -> None:
         """Handle the answer to a pull: items, or none yet, and whether the stream is over."""
         # Without any the same wait goes on: its callee has other streams to look at, too.
         if items or over:
@@ -208,22 +210,22 @@ class Stream:
         if over:
             del self._ids[number]
             if not self._ids and not self._pulls:
-                _leave(started)
+                _mark_finished(started)
         else:
             self._turn.append(number)
 
-    def _taken(self, number: int, resuming: ResumingRequest, said: Any) -> Any:
+    def _accept_reply(self, number: int, resuming: ResumingRequest, reply: Any) -> Any:
         """Return what a callee of a stream that resumes says, as that of a plain one would: a key, or items."""
         if number not in self._ids:
-            return self._moved(number, said)
-        items, over, *state = said
+            return self._note_new_callee(number, reply)
+        items, over, *state = reply
         if state:
             raise resuming.handed_over(state[0])
-        taken = resuming.take(items)
+        new_items = resuming.take(items)
         # Left out: items of another version than the caller wants, which somebody else makes again.
-        return taken, over and len(taken) == len(items)
+        return new_items, over and len(new_items) == len(items)
 
-    def _goes_on(self, number: int, error: BaseException) -> bool:
+    def _resume_elsewhere(self, number: int, error: BaseException) -> bool:
         """Whether a request goes on elsewhere after an error; its new opening is under way then.
 
         Raises:
@@ -245,35 +247,38 @@ class Stream:
         self._arrivals.add(number, self._pulls[number])
         return True
 
-    def _send(self, number: int, what: str, key: str) -> Future[Reply]:
+    def _send(self, number: int, method: str, key: str) -> Future[Reply]:
         # Each pull has the method's whole timeout: it bounds the wait for an item, not the stream.
-        rank, timeout = self._of.sent.sends[number].rank, self._of.mark.timeout_s
+        rank, timeout = self._invocation.sent.sends[number].rank, self._invocation.mark.timeout_s
         # Of a stream that resumes, pulls wait for no later process: it goes on elsewhere meanwhile.
         only = self._resuming[number].incarnation if self._resuming else 0
-        out = RankCall(
-            *(self._of.role, rank, what, key.encode(), timeout), idempotent=False, label=self._method, only=only
+        request = RankCall(
+            *(self._invocation.role, rank, method, key.encode(), timeout),
+            idempotent=False,
+            label=self._method,
+            only=only,
         )
-        if what == PULL:
-            out.restarts_callee = self._of.mark.on_timeout == "restart"
-            out.started = self._asked.setdefault(number, out.started)
-        return self._target.context.calls.send(out)
+        if method == PULL:
+            request.restarts_callee = self._invocation.mark.on_timeout == "restart"
+            request.started = self._asked.setdefault(number, request.started)
+        return self._target.context.calls.send(request)
 
-    def _moved(self, number: int, said: Any) -> str:
+    def _note_new_callee(self, number: int, reply: Any) -> str:
         """Note which rank has taken the request up; returns the generator's key there."""
-        resuming, started = self._resuming[number], self._of
-        sends = started.sent.sends
+        resuming, invocation = self._resuming[number], self._invocation
+        sends = invocation.sent.sends
         if resuming.rank != sends[number].rank:
             now = (*sends[:number], replace(sends[number], rank=resuming.rank), *sends[number + 1 :])
-            _leave(started)
-            left = None if started.left is None else sending.load(self._target, resuming.rank)
-            self._started = replace(started, sent=replace(started.sent, sends=now), left=left)
-        return resuming.opened(said)
+            _mark_finished(invocation)
+            left_future = None if invocation.left_future is None else sending.load(self._target, resuming.rank)
+            self._started = replace(invocation, sent=replace(invocation.sent, sends=now), left_future=left_future)
+        return resuming.opened(reply)
 
     def _close_unbegun(self, done: Future[Invocation]) -> None:
         """Close a stream that was dropped before its requests were sent."""
         if done.exception() is None:
             started = done.result()
-            _leave(started)
+            _mark_finished(started)
             self._begin(started)
             for number, answer in enumerate(started.futures):
                 answer.add_done_callback(functools.partial(self._close_opened, number))
@@ -282,12 +287,12 @@ class Stream:
         """Close the generator of one request, once its key is known."""
         if done.exception() is None and not done.result().error_type:
             key = wire.load(done.result().payload)
-            self._send(number, CLOSE, self._moved(number, key) if self._resuming else key)
+            self._send(number, CLOSE, self._note_new_callee(number, key) if self._resuming else key)
             # It may have moved after the stream was left.
-            _leave(self._started)
+            _mark_finished(self._started)
 
     @property
-    def _of(self) -> Invocation:
+    def _invocation(self) -> Invocation:
         """The invocation, once its requests are sent."""
         return self._started or self._opened.result()
 
@@ -340,8 +345,8 @@ def _forgotten() -> SimpleQueue[Stream]:
     return streams
 
 
-def _leave(started: Invocation | None) -> None:
+def _mark_finished(started: Invocation | None) -> None:
     """Mark the stream as ended for `least_loaded`."""
-    if started is not None and started.left is not None:
+    if started is not None and started.left_future is not None:
         with contextlib.suppress(InvalidStateError):  # it has ended already
-            started.left.set_result(None)
+            started.left_future.set_result(None)

@@ -166,23 +166,23 @@ class CompletionStream:
         search = self._search(servers)
         inner = httpx.HTTPTransport(verify=plain_tls(), trust_env=False, limits=LIMITS, socket_options=KEEPALIVE)
         with httpx.Client(transport=inner, trust_env=False) as client:
-            while one := search.find():
+            while server := search.find():
                 error: httpx.TransportError | None = None
-                progress.begin_answer(self._name(one), one.incarnation, {})
+                progress.begin_answer(self._name(server), server.incarnation, {})
                 try:
-                    with servers.counted(one), client.stream("POST", **self._request(one, search)) as response:
+                    with servers.counted(server), client.stream("POST", **self._request(server, search)) as response:
                         if self._begins(response):
-                            progress.begin_answer(self._name(one), one.incarnation, dict(response.headers))
+                            progress.begin_answer(self._name(server), server.incarnation, dict(response.headers))
                             for part in _parts(response):
                                 yield from progress.read_chunks(part)
                                 if progress.end is not None:
                                     break
                         else:
-                            self._refused(one, search, response, _first(response))
+                            self._refused(server, search, response, _first(response))
                             continue
                 except httpx.TransportError as failed:
                     error = failed
-                if self._is_over(one, search, error):
+                if self._is_over(server, search, error):
                     return
                 if progress.has_all_tokens:
                     yield progress.last_chunk()
@@ -195,25 +195,25 @@ class CompletionStream:
         search = self._search(servers)
         inner = httpx.AsyncHTTPTransport(verify=plain_tls(), trust_env=False, limits=LIMITS, socket_options=KEEPALIVE)
         async with httpx.AsyncClient(transport=inner, trust_env=False) as client:
-            while one := await search.find_async():
+            while server := await search.find_async():
                 error: httpx.TransportError | None = None
-                progress.begin_answer(self._name(one), one.incarnation, {})
+                progress.begin_answer(self._name(server), server.incarnation, {})
                 try:
-                    with servers.counted(one):
-                        async with client.stream("POST", **self._request(one, search)) as response:
+                    with servers.counted(server):
+                        async with client.stream("POST", **self._request(server, search)) as response:
                             if self._begins(response):
-                                progress.begin_answer(self._name(one), one.incarnation, dict(response.headers))
+                                progress.begin_answer(self._name(server), server.incarnation, dict(response.headers))
                                 async for part in _parts_async(response):
                                     for chunk in progress.read_chunks(part):
                                         yield chunk
                                     if progress.end is not None:
                                         break
                             else:
-                                self._refused(one, search, response, await _first_async(response))
+                                self._refused(server, search, response, await _first_async(response))
                                 continue
                 except httpx.TransportError as failed:
                     error = failed
-                if self._is_over(one, search, error):
+                if self._is_over(server, search, error):
                     return
                 if progress.has_all_tokens:
                     yield progress.last_chunk()
@@ -225,18 +225,18 @@ class CompletionStream:
     def _search(self, servers: Endpoints) -> ServerSearch:
         return ServerSearch(servers, self._timeout, key=self._key, policy=self._policy)
 
-    def _request(self, one: Endpoint, search: ServerSearch) -> dict[str, Any]:
-        limits = [each for each in (self._silence, search.left()) if each is not None]
+    def _request(self, server: Endpoint, search: ServerSearch) -> dict[str, Any]:
+        limits = [limit for limit in (self._silence, search.seconds_left()) if limit is not None]
         answer_s = max(0.001, min(limits)) if limits else None
         return {
-            "url": one.url(self._path, self._port),
+            "url": server.url(self._path, self._port),
             "json": self._progress.next_body(),
             "headers": self._headers,
             "timeout": httpx.Timeout(self._silence, connect=CONNECT_S, read=answer_s),
         }
 
-    def _name(self, one: Endpoint) -> str:
-        return f"{self._role}/{one.rank}"
+    def _name(self, server: Endpoint) -> str:
+        return f"{self._role}/{server.rank}"
 
     def _begins(self, response: httpx.Response) -> bool:
         """Whether an answer is a stream; from then on it may take its time, but for silence."""
@@ -246,7 +246,7 @@ class CompletionStream:
         response.request.extensions["timeout"]["read"] = self._silence
         return True
 
-    def _refused(self, one: Endpoint, search: ServerSearch, response: httpx.Response, text: str) -> None:
+    def _refused(self, server: Endpoint, search: ServerSearch, response: httpx.Response, text: str) -> None:
         """Note a server that did not begin a stream.
 
         Raises:
@@ -254,17 +254,17 @@ class CompletionStream:
             PeerLostError: The stream is given up.
         """
         status = response.status_code
-        said = f"status {status}" + (f": {text}" if text else "")
+        refusal = f"status {status}" + (f": {text}" if text else "")
         if status in BUSY:
-            search.failed(one, said, retry_after(response))
+            search.failed(server, refusal, retry_after(response))
         elif status >= 500 and status != 501:
             # 502 and 504 are words of a proxy, whose server may be gone; 500 is the server's own.
-            self._lost(one, search, said, died=status == 500, opened=status == 500)
+            self._lost(server, search, refusal, died=status == 500, opened=status == 500)
         else:
             kind = response.headers.get("content-type", "no content type")
-            raise self._failed(one, f"no stream, but {kind}: {text}" if status == 200 else said)
+            raise self._failed(server, f"no stream, but {kind}: {text}" if status == 200 else refusal)
 
-    def _is_over(self, one: Endpoint, search: ServerSearch, error: httpx.TransportError | None) -> bool:
+    def _is_over(self, server: Endpoint, search: ServerSearch, error: httpx.TransportError | None) -> bool:
         """Decide after an answer; returns whether the stream is over.
 
         Raises:
@@ -272,44 +272,49 @@ class CompletionStream:
             PeerLostError: The stream is given up.
         """
         progress = self._progress
-        why = "the connection ended" if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
+        reason = "the connection ended" if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
         # A rank that is stopped leaves the endpoints before it is told so; one that dies is still among them.
-        here = any((each.rank, each.incarnation) == (one.rank, one.incarnation) for each in search.servers)
-        end = progress.end_answer(why, died=here and not isinstance(error, NOT_SENT))
+        is_present = any(
+            (present_server.rank, present_server.incarnation) == (server.rank, server.incarnation)
+            for present_server in search.servers
+        )
+        end = progress.end_answer(reason, died=is_present and not isinstance(error, NOT_SENT))
         if end.kind == "done":
             return True
         if end.kind == "failed":
-            raise self._failed(one, end.reason)
+            raise self._failed(server, end.reason)
         if end.kind == "other version" and not progress.has_token:
-            search.failed(one, end.reason, VERSION_POLL_S)
+            search.failed(server, end.reason, VERSION_POLL_S)
             return False
         if progress.is_open:
             # The wait that is limited is that for the next server, not the time of the stream.
             search.again()
-        self._lost(one, search, end.reason, died=end.kind == "died", opened=progress.has_token)
+        self._lost(server, search, end.reason, died=end.kind == "died", opened=progress.has_token)
         return False
 
-    def _lost(self, one: Endpoint, search: ServerSearch, why: str, *, died: bool, opened: bool) -> None:
+    def _lost(self, server: Endpoint, search: ServerSearch, reason: str, *, died: bool, opened: bool) -> None:
         progress = self._progress
-        name, position = self._name(one), progress.position
-        given_up = progress.note_loss(CalleeLoss(one.rank, one.incarnation, position, died, opened, f"{name}: {why}"))
+        name, position = self._name(server), progress.position
+        given_up = progress.note_loss(
+            CalleeLoss(server.rank, server.incarnation, position, died, opened, f"{name}: {reason}")
+        )
         if given_up:
             hint = "`dljob events` tells why each of them ended; leave this request out if it is their cause"
             raise PeerLostError(
                 f"{self._role}{self._path}: {given_up}",
                 role=self._role,
-                rank=one.rank,
-                incarnation=one.incarnation,
+                rank=server.rank,
+                incarnation=server.incarnation,
                 died=died,
                 hint=hint,
             )
         goes = "begins anew" if progress.position < position else "goes on"
-        log.info("%s%s: %s is lost at token %d (%s); it %s", self._role, self._path, name, position, why, goes)
-        search.failed(one, why, 0.0 if not died and progress.has_token else None)
+        log.info("%s%s: %s is lost at token %d (%s); it %s", self._role, self._path, name, position, reason, goes)
+        search.failed(server, reason, 0.0 if not died and progress.has_token else None)
 
-    def _failed(self, one: Endpoint, why: str) -> RemoteError:
-        where = f"{self._name(one)}{self._path} at {one.address}"
-        return RemoteError(f"{where}: {why}", role=self._role, rank=one.rank, remote_traceback="")
+    def _failed(self, server: Endpoint, reason: str) -> RemoteError:
+        place = f"{self._name(server)}{self._path} at {server.address}"
+        return RemoteError(f"{place}: {reason}", role=self._role, rank=server.rank, remote_traceback="")
 
     def _nobody(self, search: ServerSearch) -> NoServerReadyError:
         hint = f"dljob describe shows what the ranks of {self._role} wait for"

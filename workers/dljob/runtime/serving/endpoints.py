@@ -37,7 +37,7 @@ Policy = Literal["round_robin", "least_loaded"]
 class AsksMaster(Protocol):
     """The transport of questions to PrimeMaster."""
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""
         ...
 
@@ -69,12 +69,12 @@ class FollowsEndpoints(Protocol):
         """Return the present table."""
         ...
 
-    def wait(self, seen: Table, seconds: float | None) -> bool:
-        """Wait until the table is not `seen` any more; False after `seconds`."""
+    def wait(self, known_table: Table, seconds: float | None) -> bool:
+        """Wait until the table is not `known_table` any more; False after `seconds`."""
         ...
 
-    def on_change(self, seen: Table) -> Future[None]:
-        """Return a future that is done once the table is not `seen` any more."""
+    def on_change(self, known_table: Table) -> Future[None]:
+        """Return a future that is done once the table is not `known_table` any more."""
         ...
 
 
@@ -114,15 +114,15 @@ class EndpointFeed:
             self._take(self._line.ask("endpoints", (None,), ANSWER_S).result())
         return self.table()
 
-    def wait(self, seen: Table, seconds: float | None) -> bool:
-        """Wait until the table is not `seen` any more; False after `seconds`."""
+    def wait(self, known_table: Table, seconds: float | None) -> bool:
+        """Wait until the table is not `known_table` any more; False after `seconds`."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._table != seen, seconds)
+            return self._changed.wait_for(lambda: self._table != known_table, seconds)
 
-    def on_change(self, seen: Table) -> Future[None]:
-        """Return a future that is done once the table is not `seen` any more, so that a coroutine can wait for it."""
+    def on_change(self, known_table: Table) -> Future[None]:
+        """Return a future that is done once the table is not `known_table` any more, for coroutines that wait."""
         with self._changed:
-            if self._table == seen:
+            if self._table == known_table:
                 # Those whose waiter gave up are dropped here: while nothing changes nobody else does it.
                 self._waiting = [waiting for waiting in self._waiting if not waiting.done()]
                 self._waiting.append(future := Future())
@@ -162,8 +162,8 @@ class EndpointFeed:
         while True:
             try:
                 # PrimeMaster answers at once to those who have seen nothing: the file is tried again.
-                seen = None if self._unwritten else self._table
-                table = self._line.ask("endpoints", (seen,), ANSWER_S).result()
+                known_table = None if self._unwritten else self._table
+                table = self._line.ask("endpoints", (known_table,), ANSWER_S).result()
                 with self._changed:
                     self._take(table)
                 if not self._unwritten:
@@ -213,12 +213,12 @@ class Endpoints:
 
         Ends when there is no change for `timeout` seconds; without one, never.
         """
-        seen = self.feed.table()
-        last = self._of(seen)
+        known_table = self.feed.table()
+        last = self._of(known_table)
         yield last
-        while self.feed.wait(seen, timeout):
-            seen = self.feed.table()
-            if (now := self._of(seen)) != last:
+        while self.feed.wait(known_table, timeout):
+            known_table = self.feed.table()
+            if (now := self._of(known_table)) != last:
                 last = now
                 yield now
 
@@ -242,16 +242,16 @@ class Endpoints:
             CallTimeoutError: None was ready in time.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        while not (ready := self._of(seen := self.feed.table())):
-            left = None if end is None else end - time.monotonic()
-            if (left is not None and left <= 0) or not self.feed.wait(seen, left):
+        while not (ready := self._of(known_table := self.feed.table())):
+            seconds_left = None if end is None else end - time.monotonic()
+            if (seconds_left is not None and seconds_left <= 0) or not self.feed.wait(known_table, seconds_left):
                 raise CallTimeoutError(
                     f"no rank of {self.role} was ready within {timeout:g} s",
                     role=self.role,
                     rank=-1,
                     hint="dljob describe shows what its ranks wait for",
                 )
-        fresh = [one for one in ready if one not in without] or list(ready)
+        fresh = [endpoint for endpoint in ready if endpoint not in without] or list(ready)
         return self.choose(fresh, self.turn(), key=key, policy=policy)
 
     def turn(self) -> int:
@@ -270,8 +270,8 @@ class Endpoints:
 
     def look(self) -> tuple[Table, tuple[Endpoint, ...]]:
         """Return the whole table, as `feed` waits for its change, and the ready ranks in it."""
-        seen = self.feed.table()
-        return seen, self._of(seen)
+        known_table = self.feed.table()
+        return known_table, self._of(known_table)
 
     @contextlib.contextmanager
     def using(
@@ -283,29 +283,30 @@ class Endpoints:
         timeout: float | None = 60.0,
     ) -> Generator[Endpoint]:
         """Pick a rank for the time of a block, which counts as load; the arguments are those of `pick`."""
-        one = self.pick(key=key, policy=policy, without=without, timeout=timeout)
-        with self.counted(one):
-            yield one
+        endpoint = self.pick(key=key, policy=policy, without=without, timeout=timeout)
+        with self.counted(endpoint):
+            yield endpoint
 
     @contextlib.contextmanager
-    def counted(self, one: Endpoint) -> Generator[None]:
+    def counted(self, endpoint: Endpoint) -> Generator[None]:
         """Count a block as load of a rank."""
-        who = one.rank, one.incarnation
+        load_key = endpoint.rank, endpoint.incarnation
         with self._lock:
-            self._load[who] += 1
+            self._load[load_key] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._load[who] -= 1
-                if not self._load[who]:
-                    del self._load[who]
+                self._load[load_key] -= 1
+                if not self._load[load_key]:
+                    del self._load[load_key]
 
     def _of(self, table: Table) -> tuple[Endpoint, ...]:
         if self.role not in table:
-            there = ", ".join(table) or "none"
+            roles_with_ports = ", ".join(table) or "none"
             raise NotFoundError(
-                f"endpoints({self.role!r}): there is no such role with ports", hint=f"roles with ports: {there}"
+                f"endpoints({self.role!r}): there is no such role with ports",
+                hint=f"roles with ports: {roles_with_ports}",
             )
         return tuple(Endpoint(self.role, **row) for row in table[self.role])
 
@@ -313,16 +314,16 @@ class Endpoints:
 def chosen_by_key(ready: Sequence[Endpoint], key: str) -> Endpoint:
     """Return the rank of a key by rendezvous hashing: when ranks come or go, few keys move."""
 
-    def weight(one: Endpoint) -> bytes:
-        return hashlib.blake2b(key.encode(), digest_size=8, salt=str(one.rank).encode()).digest()
+    def weight(endpoint: Endpoint) -> bytes:
+        return hashlib.blake2b(key.encode(), digest_size=8, salt=str(endpoint.rank).encode()).digest()
 
     return max(ready, key=weight)
 
 
 def least_loaded(ready: Sequence[Endpoint], loads: Mapping[tuple[int, int], int], turn: int) -> Endpoint:
     """Return the rank with the smallest load; equals take turns."""
-    least = min(loads.get((one.rank, one.incarnation), 0) for one in ready)
-    equal = [one for one in ready if loads.get((one.rank, one.incarnation), 0) == least]
+    least = min(loads.get((endpoint.rank, endpoint.incarnation), 0) for endpoint in ready)
+    equal = [endpoint for endpoint in ready if loads.get((endpoint.rank, endpoint.incarnation), 0) == least]
     return equal[turn % len(equal)]
 
 
@@ -340,14 +341,14 @@ class EndpointFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Answer as PrimeMaster does, once the file differs from what the asker has seen."""
-        del what
-        (seen,) = args
+        del method
+        (known_table,) = args
         end = time.monotonic() + timeout_s
         answer: Future[Any] = Future()
         try:
-            while (table := json.loads(self._path.read_text())) == seen and time.monotonic() < end:
+            while (table := json.loads(self._path.read_text())) == known_table and time.monotonic() < end:
                 time.sleep(FILE_POLL_S)
         except (OSError, ValueError) as error:
             answer.set_exception(UnreachableError(f"the file of endpoints {self._path}, in {ENDPOINTS}: {error}"))

@@ -61,20 +61,22 @@ def plain_tls() -> ssl.SSLContext:
 class RoleRequest:
     """One request to a role: where it goes, and what becomes of it after a failure."""
 
-    def __init__(self, own: RoleTransport, servers: Endpoints, request: httpx.Request) -> None:
-        self._own = own
+    def __init__(self, transport: RoleTransport, servers: Endpoints, request: httpx.Request) -> None:
+        self._own = transport
         self._request = request
         key = request.headers.get(KEY_HEADER)
-        self.search = ServerSearch(servers, own.timeout, key=key, policy=own.policy)
+        self.search = ServerSearch(servers, transport.timeout, key=key, policy=transport.policy)
         self._losses = 0
-        self._safe = SAFE_HEADER in request.headers or any(map(request.url.path.startswith, own.safe))
+        self._safe = SAFE_HEADER in request.headers or any(map(request.url.path.startswith, transport.safe))
         # A body of bytes can be sent again; all others may be iterators that are read once.
         self._once = None if isinstance(request.stream, httpx.ByteStream) else OnceRead(request.stream)
         self._busy = 0
 
-    def to(self, one: Endpoint) -> httpx.Request:
+    def to(self, server: Endpoint) -> httpx.Request:
         """Return the request as a server gets it."""
-        host, _, port = one.addresses[self._own.port].rpartition(":") if self._own.port else one.address.rpartition(":")
+        host, _, port = (
+            server.addresses[self._own.port].rpartition(":") if self._own.port else server.address.rpartition(":")
+        )
         old = self._request
         headers = httpx.Headers([pair for pair in old.headers.raw if pair[0].lower() != KEY_HEADER.encode()])
         url = old.url.copy_with(host=host.strip("[]"), port=int(port))
@@ -82,42 +84,42 @@ class RoleRequest:
         stream = old.stream if self._once is None else self._once
         return httpx.Request(old.method, url, headers=headers, stream=stream, extensions=old.extensions)
 
-    def failed(self, one: Endpoint, error: httpx.TransportError) -> RetryDecision:
+    def failed(self, server: Endpoint, error: httpx.TransportError) -> RetryDecision:
         """Decide whether it goes to another server."""
         sent = not isinstance(error, NOT_SENT)
         self._losses += sent
         if sent:
             self.search.again()
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        self.search.failed(one, what)
-        return self._elsewhere(what, sent=sent)
+        failure = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self.search.failed(server, failure)
+        return self._elsewhere(failure, sent=sent)
 
-    def _elsewhere(self, what: str, *, sent: bool) -> RetryDecision:
+    def _elsewhere(self, failure: str, *, sent: bool) -> RetryDecision:
         return decide_retry(
             self._request.method,
             is_sent=sent,
             declared_safe=self._safe,
             repeatable=self._once is None or not self._once.begun,
             losses=self._losses,
-            failure=what,
+            failure=failure,
         )
 
-    def is_refused(self, one: Endpoint, response: httpx.Response) -> bool:
+    def is_refused(self, server: Endpoint, response: httpx.Response) -> bool:
         """Whether a server was busy or broken, another one is ready, and it may be asked in its place."""
         broken = response.status_code in BROKEN
         if response.status_code not in BUSY and not broken:
             return False
-        what = f"status {response.status_code}"
+        failure = f"status {response.status_code}"
         self._busy += 1
         # It may be the request: it goes to as many servers as one that ends them.
         self._losses += broken
         self.search.again()
-        self.search.failed(one, what, retry_after(response))
+        self.search.failed(server, failure, retry_after(response))
         # Each ready server is asked once: if all are busy the client gets the answer, and decides when to ask again.
         free = self._busy < len(self.search.servers) and not isinstance(self.search.look(), NoServer)
-        passed = free and self._elsewhere(what, sent=True).allowed
+        passed = free and self._elsewhere(failure, sent=True).allowed
         if broken and passed:
-            self._own.tell(one, f"{what} to {self._request.method} {self._request.url.path}")
+            self._own.tell(server, f"{failure} to {self._request.method} {self._request.url.path}")
         return passed
 
     def nobody(self) -> NoServerReadyError:
@@ -148,8 +150,8 @@ class OnceRead(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 def retry_after(response: httpx.Response) -> float | None:
     """Return the seconds of a Retry-After header; None without one, or where it is a date."""
-    said = response.headers.get("retry-after", "")
-    return min(60.0, max(SHORTEST_PAUSE_S, float(said))) if said.isdecimal() else None
+    value = response.headers.get("retry-after", "")
+    return min(60.0, max(SHORTEST_PAUSE_S, float(value))) if value.isdecimal() else None
 
 
 class CountedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -210,15 +212,15 @@ class RoleTransport:
                     raise NotFoundError(message, hint=error.hint) from None
             return self._servers[role]
 
-    def tell(self, one: Endpoint, what: str) -> None:
+    def tell(self, server: Endpoint, failure: str) -> None:
         """Log the first error of a process of a server that its probe calls ready."""
-        who = one.role, one.rank, one.incarnation
+        process_key = server.role, server.rank, server.incarnation
         with self._lock:
-            news = who not in self._told
-            self._told.add(who)
+            news = process_key not in self._told
+            self._told.add(process_key)
         if news:
             message = "%s/%d (%s) is ready by its probe and answers with %s; another server gets such requests"
-            log.warning(message, one.role, one.rank, one.address, what)
+            log.warning(message, server.role, server.rank, server.address, failure)
 
     def known(self, role: str) -> Endpoints | None:
         """Return the servers of a role that a request went to before."""
@@ -260,26 +262,26 @@ class HttpTransport(RoleTransport, httpx.BaseTransport):
             NotFoundError: The host is no role with ports.
         """
         servers = self.servers(request.url.host)
-        own = RoleRequest(self, servers, request)
-        while one := own.search.find():
+        role_request = RoleRequest(self, servers, request)
+        while server := role_request.search.find():
             load = contextlib.ExitStack()
-            load.enter_context(servers.counted(one))
+            load.enter_context(servers.counted(server))
             try:
-                response = self._inner.handle_request(own.to(one))
+                response = self._inner.handle_request(role_request.to(server))
             except (*NOT_SENT, *LOST) as error:
                 load.close()
-                if not own.failed(one, error).allowed:
+                if not role_request.failed(server, error).allowed:
                     raise
                 continue
             except BaseException:
                 load.close()
                 raise
-            if own.is_refused(one, response):
+            if role_request.is_refused(server, response):
                 with load:
                     response.close()
                 continue
             return answered(response, load)
-        raise own.nobody()
+        raise role_request.nobody()
 
     def close(self) -> None:
         """Close all connections."""
@@ -308,26 +310,26 @@ class AsyncHttpTransport(RoleTransport, httpx.AsyncBaseTransport):
         role = request.url.host
         # The first request to a role asks PrimeMaster, which may be away.
         servers = self.known(role) or await asyncio.to_thread(self.servers, role)
-        own = RoleRequest(self, servers, request)
-        while one := await own.search.find_async():
+        role_request = RoleRequest(self, servers, request)
+        while server := await role_request.search.find_async():
             load = contextlib.ExitStack()
-            load.enter_context(servers.counted(one))
+            load.enter_context(servers.counted(server))
             try:
-                response = await self._inner.handle_async_request(own.to(one))
+                response = await self._inner.handle_async_request(role_request.to(server))
             except (*NOT_SENT, *LOST) as error:
                 load.close()
-                if not own.failed(one, error).allowed:
+                if not role_request.failed(server, error).allowed:
                     raise
                 continue
             except BaseException:
                 load.close()
                 raise
-            if own.is_refused(one, response):
+            if role_request.is_refused(server, response):
                 with load:
                     await response.aclose()
                 continue
             return answered(response, load)
-        raise own.nobody()
+        raise role_request.nobody()
 
     async def aclose(self) -> None:
         """Close all connections."""

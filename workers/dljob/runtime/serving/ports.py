@@ -35,7 +35,7 @@ class HostPorts:
         self._of: dict[int, dict[str, int]] = {}
 
     def take(
-        self, rank: int, wanted: Sequence[tuple[str, int]], seed: str, before: Mapping[str, int]
+        self, rank: int, named_ports: Sequence[tuple[str, int]], seed: str, before: Mapping[str, int]
     ) -> dict[str, int]:
         """Return name -> number of a rank's ports, reserved until this process ends or the rank takes ports again.
 
@@ -46,21 +46,21 @@ class HostPorts:
             PortTakenError: A fixed port is in use, or no port is free.
         """
         had = self._of.pop(rank, {})
-        found: dict[str, int] = {}
+        ports: dict[str, int] = {}
         try:
-            for name, number in wanted:
+            for name, number in named_ports:
                 first = [port for port in (had.get(name), before.get(name)) if port]
-                found[name] = self._fixed(name, number) if number else self._free(f"{seed}/{name}", first, found)
+                ports[name] = self._fixed(name, number) if number else self._free(f"{seed}/{name}", first, ports)
         finally:
-            for port in set(had.values()) - set(found.values()):
+            for port in set(had.values()) - set(ports.values()):
                 self._release(port)
-            self._of[rank] = found
-        return found
+            self._of[rank] = ports
+        return ports
 
     def connections(self) -> dict[int, int]:
         """Return rank -> connections of clients to its ports, those that it has not accepted yet included."""
-        found = {rank: list(ports.values()) for rank, ports in list(self._of.items()) if ports}
-        if not found:
+        ports_by_rank = {rank: list(ports.values()) for rank, ports in list(self._of.items()) if ports}
+        if not ports_by_rank:
             return {}
         count = Counter(
             int(words[1].rpartition(":")[2], 16)
@@ -68,20 +68,20 @@ class HostPorts:
             for words in _rows(table)
             if words[3] == _ESTABLISHED
         )
-        return {rank: sum(count[port] for port in ports) for rank, ports in found.items()}
+        return {rank: sum(count[port] for port in ports) for rank, ports in ports_by_rank.items()}
 
     def _fixed(self, name: str, port: int) -> int:
-        if port in self._mine():
-            raise PortTakenError(f"port {port} ({name}) is taken by {self._mine()[port]} of this host")
+        if port in self._ports_in_use():
+            raise PortTakenError(f"port {port} ({name}) is taken by {self._ports_in_use()[port]} of this host")
         if not self._reserve(port) or not is_free(port):
             self._release(port)
             raise PortTakenError(f"port {port} ({name}) is taken by {holder(port) or 'a process that cannot be seen'}")
         return port
 
-    def _free(self, seed: str, first: Iterable[int], found: Mapping[str, int]) -> int:
-        taken = {*self._mine(), *found.values()}
+    def _free(self, seed: str, first: Iterable[int], new_ports: Mapping[str, int]) -> int:
+        used_ports = {*self._ports_in_use(), *new_ports.values()}
         for port in (*first, *candidates(seed, ephemeral())):
-            if port in taken or not self._reserve(port):
+            if port in used_ports or not self._reserve(port):
                 continue
             if is_free(port):
                 return port
@@ -90,7 +90,7 @@ class HostPorts:
             f"no port from {LOWEST_PORT} to {HIGHEST_PORT} is free outside {_EPHEMERAL}: give the role a fixed port"
         )
 
-    def _mine(self) -> dict[int, str]:
+    def _ports_in_use(self) -> dict[int, str]:
         return {port: f"rank {rank}" for rank, ports in self._of.items() for port in ports.values()}
 
     def _reserve(self, port: int) -> bool:
@@ -153,7 +153,7 @@ def holder(port: int) -> str:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # A process of another user cannot be looked into.
-            if any(_inode(Path(each)) in inodes for each in (folder / "fd").iterdir()):
+            if any(_inode(Path(descriptor)) in inodes for descriptor in (folder / "fd").iterdir()):
                 words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 return f"pid {folder.name} ({words[:80] or 'unknown'})"
         except OSError:
@@ -163,10 +163,10 @@ def holder(port: int) -> str:
 
 def _inode(descriptor: Path) -> str:
     try:
-        found = re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink()))
+        match = re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink()))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 def _listeners(port: int) -> Iterator[str]:

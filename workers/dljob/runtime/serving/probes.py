@@ -53,46 +53,46 @@ class Answer:
     """Whether the server runs and does not know the path: waiting does not help."""
 
 
-async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: int = SHOWN_BYTES) -> Answer:
+async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", most_bytes: int = SHOWN_BYTES) -> Answer:
     """Probe a rank once. Never raises: whatever goes wrong is a failure of the probe.
 
-    `sent` is the JSON body of a request; `wanted` says how many bytes of the answer's body are waited for.
+    `sent` is the JSON body of a request; `most_bytes` says how many bytes of the answer's body are waited for.
     """
-    what = _described(probe, target)
+    probe_text = _described(probe, target)
     try:
         if probe.kind == "exec":
-            return await _exec(probe, target, what, wanted)
+            return await _exec(probe, target, probe_text, most_bytes)
         async with asyncio.timeout(probe.timeout_s):
             if probe.kind in ("http", "post"):
-                return await _http(probe, target, what, (sent, wanted))
+                return await _http(probe, target, probe_text, (sent, most_bytes))
             if probe.kind == "grpc":
-                return await _grpc(probe, target, what)
+                return await _grpc(probe, target, probe_text)
             _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
             writer.close()
-            return Answer(ok=True, words=f"{what}: connected")
+            return Answer(ok=True, words=f"{probe_text}: connected")
     except TimeoutError:
-        return Answer(ok=False, words=f"{what}: no answer within {probe.timeout_s:g} s")
+        return Answer(ok=False, words=f"{probe_text}: no answer within {probe.timeout_s:g} s")
     except OSError as error:
-        return Answer(ok=False, words=f"{what}: {error.strerror or error}")
+        return Answer(ok=False, words=f"{probe_text}: {error.strerror or error}")
     except (ValueError, EOFError) as error:
         kind = "gRPC" if probe.kind == "grpc" else "HTTP"
-        return Answer(ok=False, words=f"{what}: no {kind} answer: {error}")
+        return Answer(ok=False, words=f"{probe_text}: no {kind} answer: {error}")
 
 
 def _described(probe: ProbePlan, target: ProbeTarget) -> str:
     if probe.kind == "exec":
         return f"command {' '.join(probe.command)[:SHOWN_BYTES]}"
-    where = f"{target.address}:{target.port_of(probe)}"
+    place = f"{target.address}:{target.port_of(probe)}"
     if probe.kind == "grpc":
-        return f"gRPC health check{' of ' + probe.path if probe.path else ''} at {where}"
-    return f"TCP {where}" if probe.kind == "tcp" else f"{_method(probe)} {probe.path} at {where}"
+        return f"gRPC health check{' of ' + probe.path if probe.path else ''} at {place}"
+    return f"TCP {place}" if probe.kind == "tcp" else f"{_method(probe)} {probe.path} at {place}"
 
 
 def _method(probe: ProbePlan) -> str:
     return "POST" if probe.kind == "post" else "GET"
 
 
-async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -> Answer:
+async def _exec(probe: ProbePlan, target: ProbeTarget, probe_text: str, most_bytes: int) -> Answer:
     # Outside of the timeout: where its start is cancelled, asyncio waits until the last of its children has ended.
     process = await asyncio.create_subprocess_exec(
         *probe.command,
@@ -103,11 +103,11 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -
         env=dict(target.env),
         start_new_session=True,
     )
-    said = b""
+    output = b""
     try:
         async with asyncio.timeout(probe.timeout_s):
             while process.stdout is not None and (part := await process.stdout.read(MOST_BYTES)):
-                said = (said + part)[:wanted]
+                output = (output + part)[:most_bytes]
             code = await process.wait()
     finally:
         # The whole session: it may have left children, and at the timeout it still runs.
@@ -115,38 +115,40 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):  # a child in a session of its own may hold its pipe open
             await asyncio.wait_for(process.wait(), KILLED_S)
-    return Answer(code == 0, f"{what}: exit code {code}" + (f", {_shown(said)}" if said else ""), said)
+    return Answer(code == 0, f"{probe_text}: exit code {code}" + (f", {_shown(output)}" if output else ""), output)
 
 
-async def _grpc(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+async def _grpc(probe: ProbePlan, target: ProbeTarget, probe_text: str) -> Answer:
     port = target.port_of(probe)
     reader, writer = await asyncio.open_connection(target.address, port, limit=MOST_BYTES)
     try:
         status = await grpc_health.check(reader, writer, f"{target.address}:{port}", probe.path, MOST_BYTES)
-        said = grpc_health.STATUSES.get(status, str(status))
-        return Answer(ok=status == grpc_health.SERVING, words=f"{what}: {said}")
+        status_text = grpc_health.STATUSES.get(status, str(status))
+        return Answer(ok=status == grpc_health.SERVING, words=f"{probe_text}: {status_text}")
     except grpc_health.NoStatusError as error:
-        return Answer(ok=False, words=f"{what}: {error}")
+        return Answer(ok=False, words=f"{probe_text}: {error}")
     finally:
         writer.transport.abort()
 
 
-async def _http(probe: ProbePlan, target: ProbeTarget, what: str, sizes: tuple[bytes, int]) -> Answer:
-    own = f"{'https' if probe.tls else 'http'}://{target.address}:{target.port_of(probe)}"
+async def _http(probe: ProbePlan, target: ProbeTarget, probe_text: str, sizes: tuple[bytes, int]) -> Answer:
+    origin = f"{'https' if probe.tls else 'http'}://{target.address}:{target.port_of(probe)}"
     path = probe.path
     for _ in range(MOST_REDIRECTS):
         status, headers, body = await _get(replace(probe, path=path), target, *sizes)
-        words = f"{what}: status {status}" + (f", {_shown(body)}" if body else "")
+        words = f"{probe_text}: status {status}" + (f", {_shown(body)}" if body else "")
         if status not in (301, 302, 303, 307, 308) or "location" not in headers:
             return Answer(200 <= status < 400, words, body, status in NOT_SERVED)
-        found = urlsplit(urljoin(own + path, headers["location"]))
-        if f"{found.scheme}://{found.netloc}" != own:
+        target_url = urlsplit(urljoin(origin + path, headers["location"]))
+        if f"{target_url.scheme}://{target_url.netloc}" != origin:
             return Answer(ok=False, words=f"{words}: redirects to {headers['location'][:SHOWN_BYTES]}, not followed")
-        path = found.path + (f"?{found.query}" if found.query else "")
-    return Answer(ok=False, words=f"{what}: more than {MOST_REDIRECTS} redirects")
+        path = target_url.path + (f"?{target_url.query}" if target_url.query else "")
+    return Answer(ok=False, words=f"{probe_text}: more than {MOST_REDIRECTS} redirects")
 
 
-async def _get(probe: ProbePlan, target: ProbeTarget, sent: bytes, wanted: int) -> tuple[int, dict[str, str], bytes]:
+async def _get(
+    probe: ProbePlan, target: ProbeTarget, sent: bytes, most_bytes: int
+) -> tuple[int, dict[str, str], bytes]:
     """Send one request; return status, headers by small name, and the beginning of the body."""
     port = target.port_of(probe)
     context = _unverified() if probe.tls else None
@@ -165,7 +167,7 @@ async def _get(probe: ProbePlan, target: ProbeTarget, sent: bytes, wanted: int) 
         writer.write("\r\n".join(lines).encode() + sent)
         head = await _head(reader)
         status, fields = _parsed(head)
-        body = await _body(reader, fields, min(wanted, MOST_BYTES - len(head)))
+        body = await _body(reader, fields, min(most_bytes, MOST_BYTES - len(head)))
         return status, fields, body
     finally:
         # Not closed in order: the rank may have gigabytes left to send.
@@ -183,8 +185,8 @@ async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str], most: i
     """Return the beginning of a body; one that ends early, or never, is no failure: the status counts."""
     if fields.get("transfer-encoding", "").rpartition(",")[2].strip().lower() == "chunked":
         return await _chunks(reader, most)
-    told = fields.get("content-length", "")
-    most = min(most, int(told) if told.isdecimal() else most)
+    length_header = fields.get("content-length", "")
+    most = min(most, int(length_header) if length_header.isdecimal() else most)
     body = b""
     with contextlib.suppress(OSError):  # the rank closed the connection; what it sent before counts
         while len(body) < most and (part := await reader.read(most - len(body))):
@@ -200,10 +202,10 @@ async def _chunks(reader: asyncio.StreamReader, most: int) -> bytes:
             size = int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16)
             if size <= 0:
                 break
-            wanted = min(size, most - len(body))
-            while wanted > 0 and (part := await reader.read(wanted)):
-                body, wanted = body + part, wanted - len(part)
-            if wanted or len(body) == most:  # it broke off, or the rest is not wanted
+            missing = min(size, most - len(body))
+            while missing > 0 and (part := await reader.read(missing)):
+                body, missing = body + part, missing - len(part)
+            if missing or len(body) == most:  # it broke off, or the rest is not wanted
                 break
             await reader.readuntil(b"\r\n")
     return body

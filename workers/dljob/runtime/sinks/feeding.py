@@ -140,16 +140,16 @@ class SinkFeeder:
             except OSError as error:
                 if not self._unsaved:
                     self._unsaved = True
-                    why = f"its position is not saved: {error.strerror or error}"
-                    self._say(self.name, f"goes on, but {why}; another PrimeMaster may give it rows again")
+                    problem = f"its position is not saved: {error.strerror or error}"
+                    self._say(self.name, f"goes on, but {problem}; another PrimeMaster may give it rows again")
 
 
 def load(folder: Path) -> SinkPosition | None:
     """Return the position that an earlier process has saved; None if there is none that can be read."""
     try:
-        said: dict[str, Any] = json.loads((folder / POSITION).read_text(encoding="utf-8"))
-        attempt, incarnation = said["life"]
-        return SinkPosition((int(attempt), int(incarnation)), int(said["step"]), int(said["highest"]))
+        saved: dict[str, Any] = json.loads((folder / POSITION).read_text(encoding="utf-8"))
+        attempt, incarnation = saved["life"]
+        return SinkPosition((int(attempt), int(incarnation)), int(saved["step"]), int(saved["highest"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

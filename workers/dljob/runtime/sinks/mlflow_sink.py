@@ -22,9 +22,9 @@ def open_sink(run: SinkRun) -> MlflowSink | None:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dljob"
     experiment = client.get_experiment_by_name(name)
     number = client.create_experiment(name) if experiment is None else experiment.experiment_id
-    found = client.search_runs([number], f"tags.`{TAG}` = '{run.id}'", max_results=1)
-    own = found[0] if found else client.create_run(number, tags={TAG: run.id}, run_name=run.id)
-    return MlflowSink(client, own.info.run_id)
+    runs = client.search_runs([number], f"tags.`{TAG}` = '{run.id}'", max_results=1)
+    mlflow_run = runs[0] if runs else client.create_run(number, tags={TAG: run.id}, run_name=run.id)
+    return MlflowSink(client, mlflow_run.info.run_id)
 
 
 class MlflowSink:

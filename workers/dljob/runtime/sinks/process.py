@@ -40,9 +40,9 @@ def folder_of(order: dict[str, Any], volume: str) -> Path:
 
 def code_of(order: dict[str, Any]) -> str:
     """Return the folder of user code: if the job names none, the one in which Ray started PrimeMaster; empty: none."""
-    here = str(Path.cwd())
+    current_folder = str(Path.cwd())
     # As for ranks (`environment.located`): the root folder holds no user code.
-    return order["code"] or ("" if here == "/" else here)
+    return order["code"] or ("" if current_folder == "/" else current_folder)
 
 
 def feeders(
@@ -78,9 +78,9 @@ def end(sinks: list[SinkFeeder], seconds: float, say: Callable[[str, str], None]
             say(sink.name, f"did not close within {seconds:g} s, and is left behind")
 
 
-def report(out: TextIO, lock: threading.Lock, sink: str, said: str) -> None:
+def report(out: TextIO, lock: threading.Lock, sink: str, problem: str) -> None:
     """Report a problem to PrimeMaster, without secrets of the environment."""
-    line = json.dumps({"sink": sink, "said": redacted(said, os.environ)})
+    line = json.dumps({"sink": sink, "said": redacted(problem, os.environ)})
     try:
         with lock:
             out.write(line + "\n")

@@ -69,8 +69,8 @@ class TensorBoardSink:
     def _void(self, step: int) -> None:
         self._put(time.time(), step, _field(7, _number(1, 1)))  # a SessionLog whose status is START
 
-    def _put(self, at: float, step: int, what: bytes) -> None:
-        event = struct.pack("<Bd", 1 << 3 | 1, at) + _number(2, step) + what
+    def _put(self, at: float, step: int, payload: bytes) -> None:
+        event = struct.pack("<Bd", 1 << 3 | 1, at) + _number(2, step) + payload
         length = struct.pack("<Q", len(event))
         record = length + struct.pack("<I", masked_crc(length)) + event + struct.pack("<I", masked_crc(event))
         cast("RawIOBase", self._file).write(record)
@@ -86,12 +86,12 @@ def masked_crc(data: bytes) -> int:
 
 
 def _varint(value: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _number(field: int, value: int) -> bytes:

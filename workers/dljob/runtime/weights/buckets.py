@@ -27,7 +27,7 @@ class StateBuckets(Sequence[Sequence[memoryview]]):
     """The buffers of a state in buckets. Only device tensors and non-contiguous ones are copied, as a bucket is taken.
 
     Buffers on a GPU pass through one bucket of page-locked memory, so that no second copy of a large state is held: a
-    bucket is valid until the next one is taken. `whole` returns buckets that stay.
+    bucket is valid until the next one is taken. `views_of_all` returns buckets that stay.
     """
 
     def __init__(self, sources: Sequence[Sequence[Any]]) -> None:
@@ -48,7 +48,7 @@ class StateBuckets(Sequence[Sequence[memoryview]]):
         """Bytes of all buffers."""
         return sum(source.nbytes for sources in self._sources for source in sources)
 
-    def whole(self) -> list[list[memoryview]]:
+    def views_of_all(self) -> list[list[memoryview]]:
         """Return all buckets at once, each in memory of its own."""
         return [[_view(source) for source in sources] for sources in self._sources]
 
@@ -92,27 +92,27 @@ def _room_of(source: Any) -> int:
     return -(-source.numel() * source.element_size() // ALIGN) * ALIGN if _on_gpu(source) else 0
 
 
-def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, StateBuckets]:
+def flat(state: Any, subject: str, bucket: int = BUCKET) -> tuple[bytes, StateBuckets]:
     """Return the index of a state, and its buffers in buckets.
 
     Raises:
         UsageError: A part cannot be pickled, or is a piece of a DTensor; the message names it.
     """
-    packed = pack(state, what)
+    packed = pack(state, subject)
     # A piece of this rank alone is no weight: readers have another sharding, or none.
     if packed.pieces:
         hint = "publish value.full_tensor(), from all ranks of its mesh together"
-        raise UsageError(f"{what}: the state has DTensors, and this rank has only a piece of each", hint=hint)
+        raise UsageError(f"{subject}: the state has DTensors, and this rank has only a piece of each", hint=hint)
     buckets: list[list[Any]] = []
-    left = 0
+    room = 0
     for source in packed.sources:
         size = source.nbytes
         # A buffer is never cut, so that readers can map it in place.
-        if not buckets or size > left:
+        if not buckets or size > room:
             buckets.append([])
-            left = bucket
+            room = bucket
         buckets[-1].append(source)
-        left -= size
+        room -= size
     return pickle.dumps((packed.plain, packed.stream), protocol=5), StateBuckets(buckets)
 
 
@@ -120,8 +120,8 @@ def _view(source: Any) -> memoryview:
     """Return the bytes of a tensor or buffer, in place where they are contiguous in host memory."""
     if isinstance(source, memoryview):
         return source
-    whole = source.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return bytes_of(whole)
+    host_tensor = source.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return bytes_of(host_tensor)
 
 
 def bytes_of(tensor: Any) -> memoryview:
@@ -149,12 +149,12 @@ class _Reader(pickle.Unpickler):
         # A tensor that occurs twice has one number, and is restored as one.
         if number not in self._made:
             # A copy: the memory that came is shared with other readers, and a tensor may be written to.
-            made = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
-            if made.numel():
-                bytes_of(made)[:] = self._sources[number]
+            tensor = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
+            if tensor.numel():
+                bytes_of(tensor)[:] = self._sources[number]
             if kind == "parameter":
-                made = torch.nn.Parameter(made, requires_grad=gradient)
-            self._made[number] = made.requires_grad_(gradient) if gradient else made
+                tensor = torch.nn.Parameter(tensor, requires_grad=gradient)
+            self._made[number] = tensor.requires_grad_(gradient) if gradient else tensor
         return self._made[number]
 
 
@@ -171,20 +171,20 @@ def joined(bucket: Sequence[memoryview]) -> Any:
     """Copy a bucket into one tensor of bytes, which owns its memory."""
     import torch
 
-    made = torch.empty(sum(view.nbytes for view in bucket), dtype=torch.uint8)
-    memory, at = bytes_of(made), 0
+    tensor = torch.empty(sum(view.nbytes for view in bucket), dtype=torch.uint8)
+    memory, at = bytes_of(tensor), 0
     for view in filter(None, bucket):
         memory[at : at + view.nbytes] = view
         at += view.nbytes
-    return made
+    return tensor
 
 
-def parted(whole: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+def parted(bucket: memoryview, sizes: Sequence[int]) -> list[memoryview]:
     """Split a bucket that came as one piece of memory into its buffers, by their sizes in bytes."""
-    if whole.nbytes != sum(sizes):
-        raise ValueError(f"a bucket came with {whole.nbytes} bytes instead of {sum(sizes)}")
+    if bucket.nbytes != sum(sizes):
+        raise ValueError(f"a bucket came with {bucket.nbytes} bytes instead of {sum(sizes)}")
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
-    return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return [bucket[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def parcel(bucket: Sequence[memoryview]) -> list[Any]:
@@ -206,15 +206,15 @@ def checksum(bucket: Sequence[memoryview]) -> int:
     It is a CRC over the sums of the 64-bit words of each MiB: it detects a changed byte, and two MiB in each other's
     place.
     """
-    found = 0
+    crc = 0
     for view in bucket:
         words = view.nbytes // 8 * 8
         for at in range(0, words, PIECE):
             total = _sum(view[at : min(words, at + PIECE)])
             # Each sum enters in its order, so that two pieces in each other's place are noticed.
-            found = zlib.crc32(total.to_bytes(8, "little"), found)
-        found = zlib.crc32(view[words:], found)
-    return found
+            crc = zlib.crc32(total.to_bytes(8, "little"), crc)
+        crc = zlib.crc32(view[words:], crc)
+    return crc
 
 
 def _sum(view: memoryview) -> int:

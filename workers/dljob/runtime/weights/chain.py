@@ -50,17 +50,17 @@ def cut(memory: memoryview, sizes: Sequence[Sequence[int]]) -> list[list[memoryv
     ]
 
 
-def wanted(publisher: str, seen: Mapping[str, float], apart: Mapping[str, float], now: float) -> list[str]:
+def reader_nodes(publisher: str, asked_at: Mapping[str, float], apart: Mapping[str, float], now: float) -> list[str]:
     """Return the nodes that a chain should reach, in the order in which their readers first asked.
 
     Args:
         publisher: The publisher's node, which is the chain's begin and not in the result.
-        seen: Node -> when a reader of it asked last.
+        asked_at: Node -> when a reader of it asked last.
         apart: Node -> until when it is left out, because it broke a chain.
         now: The time, by the same clock.
     """
-    there = [node for node, at in seen.items() if now - at <= PRESENT_S and apart.get(node, now) <= now]
-    return [node for node in there if node and node != publisher]
+    present_nodes = [node for node, at in asked_at.items() if now - at <= PRESENT_S and apart.get(node, now) <= now]
+    return [node for node in present_nodes if node and node != publisher]
 
 
 def chain(publisher: str, nodes: Sequence[str], answering: Collection[str], broke: Collection[str]) -> list[str]:
@@ -68,10 +68,14 @@ def chain(publisher: str, nodes: Sequence[str], answering: Collection[str], brok
 
     Nodes that broke a chain before come last: whatever they do, no other node waits for them.
     """
-    there = [node for node in nodes if node in answering]
-    if publisher not in answering or len(there) < LEAST_NODES:
+    answering_readers = [node for node in nodes if node in answering]
+    if publisher not in answering or len(answering_readers) < LEAST_NODES:
         return []
-    return [publisher, *(node for node in there if node not in broke), *(node for node in there if node in broke)]
+    return [
+        publisher,
+        *(node for node in answering_readers if node not in broke),
+        *(node for node in answering_readers if node in broke),
+    ]
 
 
 def breaker(order: Sequence[str], hops: Mapping[str, Hop | None]) -> str | None:

@@ -27,8 +27,8 @@ from dljob.runtime.weights.chain import (
     chain,
     cut,
     places,
+    reader_nodes,
     seconds_for,
-    wanted,
 )
 from dljob.runtime.weights.chain_transfer import mapped
 from dljob.runtime.weights.model import Version
@@ -95,39 +95,41 @@ class ChainDesk:
         nonce, (_, size) = version.nonce, places(version.sizes)
         if nonce not in self._orders:
             return None
-        own = self._own_node()
-        relay = await self.relay(nonce, own)
+        own_node = self._own_node()
+        relay = await self.relay(nonce, own_node)
         if relay is None:
             return None
         over = 3 * STALL_S + seconds_for(size)
         await self._changes.until(lambda: nonce in self._ended or nonce not in self._orders or None, over)
-        at = await self._answer(own, relay.filled.remote(nonce, 0, 0.0), ANSWER_S)
+        at = await self._answer(own_node, relay.filled.remote(nonce, 0, 0.0), ANSWER_S)
         memory = None if at is None or at.bytes < size else mapped(at, size)
         if memory is None:
             return None
         buckets = cut(memory, version.sizes)
         pairs = zip(buckets, version.sums, strict=True)
-        right = await asyncio.to_thread(lambda: all(said is None or checksum(each) == said for each, said in pairs))
+        right = await asyncio.to_thread(
+            lambda: all(expected_sum is None or checksum(bucket) == expected_sum for bucket, expected_sum in pairs)
+        )
         return buckets if right else None
 
     def keep(self, nonces: Sequence[str]) -> None:
         """Drop the other versions' memory on all nodes."""
-        gone = [nonce for nonce in self._orders if nonce not in nonces]
-        for nonce in gone:
+        old_nonces = [nonce for nonce in self._orders if nonce not in nonces]
+        for nonce in old_nonces:
             del self._orders[nonce]
             self._ended.discard(nonce)
-        for relay in self._relays.values() if gone else ():
+        for relay in self._relays.values() if old_nonces else ():
             relay.keep.remote(list(nonces))
         self._changes.happened()
 
     def _nodes(self, publisher: str) -> list[str]:
         now = time.monotonic()
-        nodes = wanted(publisher, self._seen, self._apart, now)
+        nodes = reader_nodes(publisher, self._seen, self._apart, now)
         if len(nodes) < LEAST_NODES or self._apart.get(publisher, now) > now:
             return []
         # Where the keeper copies each version: by the store, those bytes would go over the publisher's link once more.
-        own = self._own_node()
-        return nodes if own in {publisher, *nodes} or self._apart.get(own, now) > now else [*nodes, own]
+        own_node = self._own_node()
+        return nodes if own_node in {publisher, *nodes} or self._apart.get(own_node, now) > now else [*nodes, own_node]
 
     def _own_node(self) -> str:
         return ray.get_runtime_context().get_node_id()
@@ -172,8 +174,8 @@ class ChainDesk:
         if node not in self._relays:
             place = NodeAffinitySchedulingStrategy(node, soft=False)
             remote: Any = ray.remote
-            made = remote(num_cpus=0)(WeightRelay)
-            self._relays[node] = made.options(scheduling_strategy=place, max_concurrency=1000).remote()
+            relay_class = remote(num_cpus=0)(WeightRelay)
+            self._relays[node] = relay_class.options(scheduling_strategy=place, max_concurrency=1000).remote()
             self._starts[node] = asyncio.wrap_future(self._relays[node].ready.remote().future())
             wait_s = START_S
         start = self._starts[node]
@@ -193,8 +195,8 @@ class ChainDesk:
             else:
                 asks[node] = relay.forward.remote(version.nonce, secret, to)
         most = seconds_for(size) + 2 * STALL_S
-        found = await asyncio.gather(*(self._answer(node, ask, most) for node, ask in asks.items()))
-        hops: dict[str, Hop | None] = dict(zip(asks, found, strict=True))
+        answers = await asyncio.gather(*(self._answer(node, ask, most) for node, ask in asks.items()))
+        hops: dict[str, Hop | None] = dict(zip(asks, answers, strict=True))
         broke = breaker(order, hops)
         # A version that was dropped on its way, for newer ones, is no node's fault.
         if broke is not None and version.nonce in self._orders:

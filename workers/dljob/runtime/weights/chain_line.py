@@ -38,17 +38,17 @@ def accepted(listener: socket.socket, secret: bytes, until: float) -> socket.soc
         OSError: None came until then (by the monotonic clock).
     """
     with listener:
-        while (left := until - time.monotonic()) > 0:
-            listener.settimeout(left)
+        while (seconds_left := until - time.monotonic()) > 0:
+            listener.settimeout(seconds_left)
             connection, peer = listener.accept()
             try:
                 proven = time.monotonic() + HANDSHAKE_S
                 _timeout(connection, HANDSHAKE_S)
                 challenge = _exactly(connection, CHALLENGE)
-                own = secrets.token_bytes(CHALLENGE)
+                own_challenge = secrets.token_bytes(CHALLENGE)
                 _timeout(connection, max(0.01, proven - time.monotonic()))  # 0 would be no limit
-                connection.sendall(_signed(secret, _ACCEPTS, challenge) + own)
-                if hmac.compare_digest(_exactly(connection, DIGEST), _signed(secret, _CONNECTS, own)):
+                connection.sendall(_signed(secret, _ACCEPTS, challenge) + own_challenge)
+                if hmac.compare_digest(_exactly(connection, DIGEST), _signed(secret, _CONNECTS, own_challenge)):
                     _timeout(connection, STALL_S)
                     return connection
                 log.warning("A connection from %s does not know the secret of the version: refused", peer[0])
@@ -65,10 +65,10 @@ def connected(address: tuple[str, int], secret: bytes) -> socket.socket:
         _timeout(connection, STALL_S)
         challenge = secrets.token_bytes(CHALLENGE)
         connection.sendall(challenge)
-        answer, theirs = _exactly(connection, DIGEST), _exactly(connection, CHALLENGE)
+        answer, peer_challenge = _exactly(connection, DIGEST), _exactly(connection, CHALLENGE)
         if not hmac.compare_digest(answer, _signed(secret, _ACCEPTS, challenge)):
             raise ConnectionRefusedError("the peer does not know the secret of the version")
-        connection.sendall(_signed(secret, _CONNECTS, theirs))
+        connection.sendall(_signed(secret, _CONNECTS, peer_challenge))
     except OSError:
         connection.close()
         raise
@@ -81,10 +81,10 @@ def _signed(secret: bytes, words: bytes, challenge: bytes) -> bytes:
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
     # In one call, which the socket's timeout ends: a peer that sends a byte now and then would hold several for long.
-    found = connection.recv(size, socket.MSG_WAITALL)
-    if len(found) < size:
+    received = connection.recv(size, socket.MSG_WAITALL)
+    if len(received) < size:
         raise ConnectionResetError("the peer sent too little")
-    return found
+    return received
 
 
 def _timeout(connection: socket.socket, seconds: float) -> None:

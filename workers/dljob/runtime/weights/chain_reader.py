@@ -24,27 +24,29 @@ Wait = Callable[[Any, float], Any]
 """Returns the value of a reference, until a time by the monotonic clock. Raises GetTimeoutError after it."""
 
 
-def taken(relay: Any, version: Version, wait: Wait, what: str, *, verify: bool) -> Buckets | None:
+def read_chain(relay: Any, version: Version, wait: Wait, reader_name: str, *, verify: bool) -> Buckets | None:
     """Return a version's buckets as a chain brings them; None if they do not come, or not right."""
     begins, size = places(version.sizes)
     ends = [
         max(map(sum, zip(at, sizes, strict=True)), default=0) for at, sizes in zip(begins, version.sizes, strict=True)
     ]
     buckets: list[list[memoryview]] = []
-    for number, (end, said) in enumerate(zip(ends, version.sums, strict=True)):
+    for number, (end, expected_sum) in enumerate(zip(ends, version.sums, strict=True)):
         at = _until(relay, version.nonce, end, wait)
         if at is None:
-            log.warning("%s: version %d did not come by its chain; fetching it from the store", what, version.version)
+            log.warning(
+                "%s: version %d did not come by its chain; fetching it from the store", reader_name, version.version
+            )
             return None
         if not buckets:
             memory = mapped(at, size)
             if memory is None:
-                log.warning("%s: the memory of this node's relay cannot be mapped: the store is used", what)
+                log.warning("%s: the memory of this node's relay cannot be mapped: the store is used", reader_name)
                 return None
             buckets = cut(memory, version.sizes)
         # While later buckets are on their way.
-        if verify and said is not None and checksum(buckets[number]) != said:
-            log.warning("%s: version %d arrived damaged; fetching it from the store", what, version.version)
+        if verify and expected_sum is not None and checksum(buckets[number]) != expected_sum:
+            log.warning("%s: version %d arrived damaged; fetching it from the store", reader_name, version.version)
             return None
     return buckets
 

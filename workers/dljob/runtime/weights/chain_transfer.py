@@ -52,7 +52,7 @@ class Transfer:
         os.ftruncate(self.fd, size)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all bytes are there."""
         return self.filled == self.size
 
@@ -62,7 +62,7 @@ class Transfer:
         piece = memoryview(bytearray(PIECE))
         self.began = time.monotonic()  # nodes that start have been waited for
         with connection, self._descriptor() as fd:
-            while not self.whole and not self.failure:
+            while not self.is_complete and not self.failure:
                 try:
                     # A whole piece at once: a thread that wakes for every packet takes a core at 1 Gbit/s.
                     got = connection.recv_into(piece, min(PIECE, self.size - self.filled), socket.MSG_WAITALL)
@@ -76,7 +76,7 @@ class Transfer:
                 self._add(written)
                 if written < got:
                     return self.fail("this node has no memory for more")
-        return self.whole
+        return self.is_complete
 
     def send(self, connection: socket.socket) -> bool:
         """Send the memory on while it fills; return whether the next node took everything."""
@@ -98,18 +98,18 @@ class Transfer:
     def _descriptor(self) -> Generator[int]:
         """Yield a thread's own descriptor: the version's is closed when it is dropped, and its number used again."""
         with self._more:
-            own = os.dup(self.fd) if self.fd >= 0 else -1  # each use of -1 is an OSError
+            duplicate = os.dup(self.fd) if self.fd >= 0 else -1  # each use of -1 is an OSError
         try:
-            yield own
+            yield duplicate
         finally:
-            if own >= 0:
-                os.close(own)
+            if duplicate >= 0:
+                os.close(duplicate)
 
-    def fail(self, why: str) -> bool:
+    def fail(self, reason: str) -> bool:
         """Record why the rest will not come, and wake all that wait for it; returns False."""
         with self._more:
-            if not self.whole:
-                self.failure = self.failure or why
+            if not self.is_complete:
+                self.failure = self.failure or reason
             self._more.notify_all()
         self._changed()
         return False
@@ -126,10 +126,10 @@ class Transfer:
         with self._more:
             stepped = (self.filled + got) // STEP > self.filled // STEP
             self.filled += got
-            if self.whole:
+            if self.is_complete:
                 self.took = time.monotonic() - self.began
             self._more.notify_all()
-        if stepped or self.whole:
+        if stepped or self.is_complete:
             self._changed()
 
     def _late(self) -> bool:

@@ -123,34 +123,34 @@ class WeightChannel:
         # True is an int in Python, and no version.
         if isinstance(version, bool) or not hasattr(version, "__index__"):
             raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
-        what = f"{self._keeper.name}.publish"
-        index, buckets = flat(state, what)
+        subject = f"{self._keeper.name}.publish"
+        index, buckets = flat(state, subject)
         since, incarnation = event_times.published(), current_worker().incarnation
         try:
-            made = Version(secrets.token_hex(8), version.__index__(), index, learned_since=since)
-            taken_at = self._publish(made, buckets)
+            new_version = Version(secrets.token_hex(8), version.__index__(), index, learned_since=since)
+            taken_at = self._publish(new_version, buckets)
         except BaseException:
             event_times.used([since] if since else ())  # their events are in the next version
             raise
         with _notes_lock:
-            if (incarnation, made.version) > _newest_versions.get(self.name, (0, 0)):
-                _newest_versions[self.name] = incarnation, made.version
-                current_worker().note(f"{PUBLISHED}{self.name}", made.version)
-                published_versions.add(self.name, made.version, taken_at)
+            if (incarnation, new_version.version) > _newest_versions.get(self.name, (0, 0)):
+                _newest_versions[self.name] = incarnation, new_version.version
+                current_worker().note(f"{PUBLISHED}{self.name}", new_version.version)
+                published_versions.add(self.name, new_version.version, taken_at)
         activities.use("weights", self.name, "put")
 
-    def _publish(self, made: Version, flat_state: StateBuckets) -> float:
+    def _publish(self, new_version: Version, flat_state: StateBuckets) -> float:
         """Send a version; return when the keeper took it."""
         if self._calls is None:
-            return self._offer(made, flat_state)
+            return self._offer(new_version, flat_state)
         self._calls.check()
-        buckets = flat_state.whole()  # it goes over them several times
+        buckets = flat_state.views_of_all()  # it goes over them several times
         sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
         sums = tuple(checksum(bucket) if self._verify else None for bucket in buckets)
         # With a version the keeper drops what the transport has handed to it for others, which it does not have yet.
         with self._publish_lock:
-            return self._offer(self._calls.publish(replace(made, sizes=sizes, sums=sums), buckets), buckets)
+            return self._offer(self._calls.publish(replace(new_version, sizes=sizes, sums=sums), buckets), buckets)
 
     def _offer(self, version: Version, buckets: Buckets) -> float:
         # The store gets every version: a reader that the other transport does not reach fetches it there.
@@ -207,23 +207,27 @@ class WeightChannel:
             # A reader whose group is lost for good must not wait for versions any more.
             if self._calls is not None:
                 self._calls.check()
-            left = deadline.left
-            late = None if left is None else left + SLACK_S
+            seconds_left = deadline.seconds_left
+            late = None if seconds_left is None else seconds_left + SLACK_S
             try:
                 # In slices: a waiting thread can be interrupted between two of them.
-                found = self._carried().newer(mark, deadline.slice_s, late)
-                buckets = None if found is None else self._fetched(found, deadline)
+                announced = self._carried().newer(mark, deadline.slice_s, late)
+                buckets = None if announced is None else self._fetched(announced, deadline)
             except CallTimeoutError as error:
                 raise TimeoutError(error.message) from None
-            if found is not None and buckets is not None:
-                return FetchedVersion(mark, found.mark, found.version, load_state(found.index, buckets))
+            if announced is not None and buckets is not None:
+                return FetchedVersion(mark, announced.mark, announced.version, load_state(announced.index, buckets))
             if unless():
                 return FetchedVersion(mark, mark, 0, None)
-            if deadline.left == 0:
-                what = "nothing new was published" if found is None else f"version {found.version} did not come whole"
-                raise TimeoutError(f"{self._keeper.name}.receive: {what} in {timeout:g} s")
+            if deadline.seconds_left == 0:
+                problem = (
+                    "nothing new was published"
+                    if announced is None
+                    else f"version {announced.version} did not come whole"
+                )
+                raise TimeoutError(f"{self._keeper.name}.receive: {problem} in {timeout:g} s")
             # A version was announced, but its buckets were lost: wait until the keeper drops it, or has its own copy.
-            if found is not None:
+            if announced is not None:
                 time.sleep(AGAIN_S)
 
     def latest(self) -> int | None:
@@ -235,9 +239,9 @@ class WeightChannel:
         return self._keeper.ask("latest", timeout_s=None)
 
     def _fetched(self, version: Version, deadline: Deadline) -> Buckets | None:
-        if self._calls is not None and (came := self._calls.receive(version, deadline.left)) is not None:
+        if self._calls is not None and (came := self._calls.receive(version, deadline.seconds_left)) is not None:
             pairs = zip(came, version.sums, strict=True) if self._verify else ()
-            if all(said is None or checksum(bucket) == said for bucket, said in pairs):
+            if all(expected_sum is None or checksum(bucket) == expected_sum for bucket, expected_sum in pairs):
                 self._transport_used = version.transport
                 return came
             log.warning(
@@ -246,8 +250,10 @@ class WeightChannel:
                 version.version,
                 version.transport,
             )
-        carrier, left = self._carried(), deadline.left
-        buckets = carrier.fetch(version, None if left is None else left + seconds_for(places(version.sizes)[1]))
+        carrier, seconds_left = self._carried(), deadline.seconds_left
+        buckets = carrier.fetch(
+            version, None if seconds_left is None else seconds_left + seconds_for(places(version.sizes)[1])
+        )
         self._transport_used = carrier.came_by
         return buckets
 

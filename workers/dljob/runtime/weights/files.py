@@ -60,8 +60,8 @@ def named(index: bytes, buckets: Sequence[Sequence[memoryview]]) -> dict[str, Na
     """
     plain, stream = pickle.loads(index)  # noqa: S301 - a peer of the same job wrote it
     state = _TensorReader(stream, [view for bucket in buckets for view in bucket], plain).load()
-    found = dict(_walk(state, ""))
-    return {name: found[name] for name in sorted(found)}
+    tensors = dict(_walk(state, ""))
+    return {name: tensors[name] for name in sorted(tensors)}
 
 
 def _walk(value: Any, name: str) -> Iterator[tuple[str, NamedTensor]]:
@@ -78,26 +78,26 @@ def _walk(value: Any, name: str) -> Iterator[tuple[str, NamedTensor]]:
 
 def _tensor(value: Any, name: str) -> NamedTensor:
     if isinstance(value, NamedTensor):
-        made = value
+        tensor = value
     elif hasattr(value, "dtype") and hasattr(value, "tobytes") and value.dtype.byteorder in "=|<":
         # A copy only where the array is not contiguous.
         data = value.reshape(-1).view("uint8").data if value.nbytes else memoryview(b"")
-        made = NamedTensor(value.dtype.name, value.shape, data)
+        tensor = NamedTensor(value.dtype.name, value.shape, data)
     else:
         hint = "publish tensors and arrays alone on a channel that servers load"
         raise UsageError(f"{name or 'the state'} is {type(value).__name__}, which no file of weights holds", hint=hint)
-    if made.dtype not in _DTYPES:
-        raise UsageError(f"{name or 'the state'} has the type {made.dtype}, which no file of weights holds")
-    return made
+    if tensor.dtype not in _DTYPES:
+        raise UsageError(f"{name or 'the state'} has the type {tensor.dtype}, which no file of weights holds")
+    return tensor
 
 
 def digest(tensors: Mapping[str, NamedTensor]) -> str:
     """Return the SHA-256 over name and bytes of each tensor, in the order of the names."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].data)
-    return found.hexdigest()
+        sha.update(name.encode())
+        sha.update(tensors[name].data)
+    return sha.hexdigest()
 
 
 def written(tensors: Mapping[str, NamedTensor]) -> int:

@@ -63,9 +63,9 @@ def member(channel: str, group: str | None = None) -> ChannelMember:
                 hint = "declare a group for each channel in spec.collectives.groups"
                 raise UsageError(f"{keeper.name}: group {group} carries {known.channel} already", hint=hint)
             return known
-        made = _members[group] = ChannelMember(keeper, group)
-    made.start()
-    return made
+        new_member = _members[group] = ChannelMember(keeper, group)
+    new_member.start()
+    return new_member
 
 
 class ChannelMember(WeightTransport):
@@ -132,7 +132,7 @@ class ChannelMember(WeightTransport):
         return f"{group.full_name} {coming.nonce}"
 
     def _announce(self, version: int, coming: Broadcast) -> None:
-        self._keeper.ask("announce", self._keeper.who, version, coming, timeout_s=None)
+        self._keeper.ask("announce", self._keeper.caller, version, coming, timeout_s=None)
 
     def _repeat(self, version: int, coming: Broadcast, done: threading.Event) -> None:
         """Repeat the announcement until all have received: one that died with its keeper goes to the next keeper."""
@@ -174,8 +174,8 @@ class ChannelMember(WeightTransport):
             except Exception as error:  # noqa: BLE001 - as CUDA out of memory: this rank lives, and others wait for it
                 pause = OWN_PAUSES_S[min(self._own_errors, len(OWN_PAUSES_S) - 1)]
                 self._own_errors += 1
-                said = "%s goes by the store: this rank has left group %s, and enters it again in %g s: %s: %s"
-                log.warning(said, self.channel, self._name, pause, type(error).__name__, error)
+                message = "%s goes by the store: this rank has left group %s, and enters it again in %g s: %s: %s"
+                log.warning(message, self.channel, self._name, pause, type(error).__name__, error)
             finally:
                 self._now(None)
             time.sleep(pause)
@@ -227,11 +227,11 @@ class ChannelMember(WeightTransport):
         try:
             came = list[memoryview]()
             for size in coming.sizes:
-                whole = torch.empty(size, dtype=torch.uint8, device=group.device)
+                bucket = torch.empty(size, dtype=torch.uint8, device=group.device)
                 # An empty broadcast is skipped by the publisher, too.
                 if size:
-                    group.broadcast(whole, src=coming.root)
-                came.append(bytes_of(whole.cpu()))
+                    group.broadcast(bucket, src=coming.root)
+                came.append(bytes_of(bucket.cpu()))
             group.barrier()
             # Only now: a broadcast that broke off half-way leaves None, and the reader goes to the store.
             buckets, self._own_errors = came, 0

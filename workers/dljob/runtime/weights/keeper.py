@@ -62,18 +62,18 @@ class WeightsKeeper(StorageActor):
         """Wait until this process needs the publisher's buckets of a version no more."""
 
         def look() -> bool | None:
-            found = next((one for one in self._versions if one.nonce == nonce), None)
-            return found is None or found.copied or None
+            kept_version = next((version for version in self._versions if version.nonce == nonce), None)
+            return kept_version is None or kept_version.copied or None
 
         while await self.changes.until(look, SLICE_S) is None:
             pass
 
     # -- ranks in Ray
 
-    async def offer(self, who: QueueCaller, version: Version) -> float | str:
+    async def offer(self, publisher: QueueCaller, version: Version) -> float | str:
         """Accept a version; return when it was taken (unix seconds), or the reason of a refusal."""
         try:
-            return self._take(who, version).taken_at
+            return self._take(publisher, version).taken_at
         except UsageError as error:
             return str(error)
 
@@ -91,7 +91,7 @@ class WeightsKeeper(StorageActor):
     async def lost(self, mark: Mark) -> None:
         """Drop a version that a reader could not fetch: its publisher died before the keeper had copied it."""
         # A copied version is this process's own, so the reader's loss was another's: it can fetch again.
-        for lost_version in [one for one in self._versions if one.mark == mark and not one.copied]:
+        for lost_version in [version for version in self._versions if version.mark == mark and not version.copied]:
             self._versions.remove(lost_version)
             self._drop_refs(lost_version.address)
         self.changes.happened()
@@ -110,11 +110,11 @@ class WeightsKeeper(StorageActor):
 
     # -- members of a collective group
 
-    async def on_announce(self, who: QueueCaller, version: int, coming: Broadcast) -> None:
+    async def on_announce(self, publisher: QueueCaller, version: int, coming: Broadcast) -> None:
         """Announce to the members of a group that a version is broadcast there next."""
         # A publisher repeats its announcement: only the first one wakes members.
         if self._coming is None or self._coming.nonce != coming.nonce:
-            self._may(who, version)
+            self._may(publisher, version)
             self._coming = coming
             self.changes.happened()
 
@@ -122,20 +122,20 @@ class WeightsKeeper(StorageActor):
         """Return the broadcast in a group that follows the one with nonce `last`."""
 
         def look() -> Broadcast | None:
-            found = self._coming
-            return found if found is not None and found.group == group and found.nonce != last else None
+            coming = self._coming
+            return coming if coming is not None and coming.group == group and coming.nonce != last else None
 
         return await self.changes.until(look, wait_s)
 
     # -- ranks without Ray
 
-    async def on_publish(self, who: QueueCaller, version: Version, buckets: Sequence[Sequence[bytes]]) -> float:
+    async def on_publish(self, publisher: QueueCaller, version: Version, buckets: Sequence[Sequence[bytes]]) -> float:
         """Accept a version that came as bytes; return when it was taken. Raises UsageError when it arrived damaged."""
-        for bucket, said in zip(buckets, version.sums, strict=True):
-            if checksum([memoryview(part) for part in bucket]) != said:
+        for bucket, expected_sum in zip(buckets, version.sums, strict=True):
+            if checksum([memoryview(part) for part in bucket]) != expected_sum:
                 raise UsageError(f"version {version.version} arrived damaged: publish it again")
         refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
-        return self._take(who, replace(version, refs=refs, copied=True)).taken_at
+        return self._take(publisher, replace(version, refs=refs, copied=True)).taken_at
 
     async def on_lost(self, mark: Mark) -> None:
         """Drop a version that a reader outside of Ray could not fetch, as `lost` does."""
@@ -143,14 +143,14 @@ class WeightsKeeper(StorageActor):
 
     async def on_receive(self, mark: Mark, wait_s: float) -> Version | None:
         """Return the newest version without references, which a rank outside of Ray cannot use."""
-        found = await self.newer(mark, wait_s)
-        return None if found is None else replace(found, refs=())
+        newer_version = await self.newer(mark, wait_s)
+        return None if newer_version is None else replace(newer_version, refs=())
 
     async def on_bucket(self, mark: Mark, bucket: int) -> list[bytes] | None:
         """Return a bucket of a version; None when it cannot be read any more."""
-        found = self._find_version(mark)
+        kept_version = self._find_version(mark)
         try:
-            return None if found is None else [bytes(part) for part in await found.refs[bucket]]
+            return None if kept_version is None else [bytes(part) for part in await kept_version.refs[bucket]]
         except RayError:
             await self.lost(mark)
             return None
@@ -163,48 +163,50 @@ class WeightsKeeper(StorageActor):
 
     async def version(self, number: int) -> Version | None:
         """Return the newest kept version of this number; None when it is not kept any more."""
-        return next((one for one in reversed(self._versions) if one.version == number), None)
+        return next((kept_version for kept_version in reversed(self._versions) if kept_version.version == number), None)
 
     # -- kept versions
 
     def _find_version(self, mark: Mark) -> Version | None:
-        return next((one for one in self._versions if one.mark == mark), None)
+        return next((kept_version for kept_version in self._versions if kept_version.mark == mark), None)
 
-    def _take(self, who: QueueCaller, version: Version) -> Version:
+    def _take(self, publisher: QueueCaller, version: Version) -> Version:
         newest = self._versions[-1] if self._versions else None
         # A publisher whose call broke sends the same version again, maybe after that of another thread.
         for kept_version in self._versions:
             if kept_version.nonce == version.nonce:
                 return kept_version
         try:
-            self._may(who, version.version)
+            self._may(publisher, version.version)
         except UsageError:
             self._drop_refs(version.address)
             raise
         # After the check: a refused publisher must not take the channel over.
-        self._publisher = who
+        self._publisher = publisher
         self._count += 1
-        made = replace(version, mark=(self._token, self._count, version.nonce), by=(who.rank, who.incarnation))
-        made = dated(made, newest, time.time())
-        self._versions = [*self._versions, made][-KEPT:]
+        new_version = replace(
+            version, mark=(self._token, self._count, version.nonce), by=(publisher.rank, publisher.incarnation)
+        )
+        new_version = dated(new_version, newest, time.time())
+        self._versions = [*self._versions, new_version][-KEPT:]
         # After the new list is known: references of versions that fell out of it go.
         self._drop()
-        if (sending := self._chains.begin(made)) is not None:
+        if (sending := self._chains.begin(new_version)) is not None:
             self._tasks.start("chain of weights", sending)
         self.changes.happened()
         # Bytes are this process's own already.
-        if not made.copied:
-            self._tasks.repeat("copy of weights", partial(self._copy, made), tries=math.inf)
-        return made
+        if not new_version.copied:
+            self._tasks.repeat("copy of weights", partial(self._copy, new_version), tries=math.inf)
+        return new_version
 
-    def _may(self, who: QueueCaller, version: int) -> None:
+    def _may(self, publisher: QueueCaller, version: int) -> None:
         """Raise UsageError if this publisher may not publish this version."""
         before, newest = self._publisher, self._versions[-1] if self._versions else None
-        if before is not None and before.rank != who.rank:
-            raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
-        if before is not None and before.incarnation > who.incarnation:
-            raise UsageError(f"a later process of {who.rank} has begun: this one may not publish any more")
-        if before is not None and before.incarnation == who.incarnation and newest and newest.version >= version:
+        if before is not None and before.rank != publisher.rank:
+            raise UsageError(f"{before.rank} publishes here, not {publisher.rank}: name a channel for each publisher")
+        if before is not None and before.incarnation > publisher.incarnation:
+            raise UsageError(f"a later process of {publisher.rank} has begun: this one may not publish any more")
+        if before is not None and before.incarnation == publisher.incarnation and newest and newest.version >= version:
             raise UsageError(f"version {newest.version} was published already: {version} is not newer")
 
     def _drop(self) -> None:
@@ -238,7 +240,9 @@ class WeightsKeeper(StorageActor):
             await self.lost(version.mark)
 
     def _replace(self, mark: Mark, **changes: Any) -> None:
-        self._versions = [replace(one, **changes) if one.mark == mark else one for one in self._versions]
+        self._versions = [
+            replace(version, **changes) if version.mark == mark else version for version in self._versions
+        ]
         self.changes.happened()
 
 
@@ -252,13 +256,13 @@ def dated(version: Version, before: Version | None, now: float) -> Version:
     return replace(version, taken_at=at, since=at, first=version.version)
 
 
-def _after(mark: Mark, other: Mark) -> bool:
+def _after(mark: Mark, reader_mark: Mark) -> bool:
     """Return whether a version of this keeper is newer than a reader's mark.
 
     A mark of an earlier keeper counts as older: that keeper's numbers died with it. But a publisher whose keeper died
     before it answered has offered the same version to both.
     """
-    return mark[2] != other[2] and (mark[0] != other[0] or mark[1] > other[1])
+    return mark[2] != reader_mark[2] and (mark[0] != reader_mark[0] or mark[1] > reader_mark[1])
 
 
 def _put(bucket: Sequence[Any]) -> Any:

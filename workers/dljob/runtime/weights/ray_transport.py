@@ -18,7 +18,7 @@ from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
 from dljob.runtime.rpc import object_store
 from dljob.runtime.weights.buckets import bytes_in, checksum, parcel
 from dljob.runtime.weights.chain import LEAST_BYTES, places
-from dljob.runtime.weights.chain_reader import taken
+from dljob.runtime.weights.chain_reader import read_chain
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
 from dljob.runtime.weights.version_lines import VersionLine, line_to
@@ -43,21 +43,23 @@ class RayCarrier:
         """Put each bucket once, with its checksum, and offer the version to the keeper; return when it took it."""
         # By value, now: the state may be changed once `publish` returns.
         refs, sums, sizes = list[Any](), list[int | None](), list[tuple[int, ...]]()
-        what = f"{self._keeper.name}.publish: "
+        subject = f"{self._keeper.name}.publish: "
         # All of it at first: nothing of a version that does not fit is stored.
         size = bytes_in(buckets)
         with shared_memory.turn(size):
-            object_store.check_room(size, what)
+            object_store.check_room(size, subject)
             for bucket in buckets:
                 # Beside the copy, which reads the same memory.
                 summing = self._thread().submit(checksum, bucket) if self._verify and not version.sums else None
-                refs.append(object_store.put_in_turn(parcel(bucket), sum(view.nbytes for view in bucket), what))
+                refs.append(object_store.put_in_turn(parcel(bucket), sum(view.nbytes for view in bucket), subject))
                 sums.append(None if summing is None else summing.result())
                 sizes.append(tuple(view.nbytes for view in bucket))
-        made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums), sizes=tuple(sizes))
+        stored_version = replace(
+            version, node=self._node, refs=refs, sums=version.sums or tuple(sums), sizes=tuple(sizes)
+        )
         line = self._found_line()
-        by_line = line and line.offer(self._keeper.who, made)
-        answer = by_line[0] if by_line else self.ask("offer", self._keeper.who, made)
+        by_line = line and line.offer(self._keeper.caller, stored_version)
+        answer = by_line[0] if by_line else self.ask("offer", self._keeper.caller, stored_version)
         if isinstance(answer, str):
             raise UsageError(f"{self._keeper.name}.publish: {answer}")
         return answer
@@ -77,8 +79,14 @@ class RayCarrier:
                 raise self._no_answer(timeout_s) from None
             if by_line:
                 return by_line[0]
-        left = None if end is None else max(0.0, end - time.monotonic())
-        return self.ask("newer", mark, wait_s if left is None else min(left, wait_s), self._node, timeout_s=left)
+        seconds_left = None if end is None else max(0.0, end - time.monotonic())
+        return self.ask(
+            "newer",
+            mark,
+            wait_s if seconds_left is None else min(seconds_left, wait_s),
+            self._node,
+            timeout_s=seconds_left,
+        )
 
     def fetch(self, version: Version, timeout_s: float | None) -> Buckets | None:
         """Map the version's buckets, and check them against their checksums."""
@@ -89,14 +97,14 @@ class RayCarrier:
             return came
         try:
             with self._room(version):
-                found: Any = _wait_interruptibly(list(version.refs), end)
+                parts: Any = _wait_interruptibly(list(version.refs), end)
         except GetTimeoutError:  # its publisher is stopped, or its node cannot be reached
             return None
         except RayError:
             # Its publisher died before the keeper had a copy: without this report each reader would try in vain.
             self.ask("lost", version.mark, timeout_s=timeout_s)
             return None
-        buckets = [[memoryview(part) for part in bucket] for bucket in found]
+        buckets = [[memoryview(part) for part in bucket] for bucket in parts]
         return self._checked(version, buckets) if self._verify else buckets
 
     def _room(self, version: Version) -> AbstractContextManager[None]:
@@ -111,10 +119,12 @@ class RayCarrier:
         if version.node in {"", self._node} or places(version.sizes)[1] < LEAST_BYTES:
             return None
         relay = self.ask("relay", version.nonce, self._node, timeout_s=timeout_s)
-        return relay and taken(relay, version, _wait_interruptibly, f"{self._keeper.name}.receive", verify=self._verify)
+        return relay and read_chain(
+            relay, version, _wait_interruptibly, f"{self._keeper.name}.receive", verify=self._verify
+        )
 
     def _checked(self, version: Version, buckets: list[list[memoryview]]) -> Buckets | None:
-        whole = list[Sequence[memoryview]]()
+        checked_buckets = list[Sequence[memoryview]]()
         for number, bucket in enumerate(buckets):
             first: list[Sequence[memoryview]] = [bucket]
             got = checked(
@@ -124,13 +134,13 @@ class RayCarrier:
             )
             if got is None:
                 return None
-            whole.append(got)
-        return whole
+            checked_buckets.append(got)
+        return checked_buckets
 
     def _bucket(self, version: Version, number: int) -> Sequence[memoryview] | None:
         """Fetch a damaged bucket again, as bytes from the keeper instead of by reference."""
-        found = self.ask("on_bucket", version.mark, number)
-        return None if found is None else [memoryview(part) for part in found]
+        parts = self.ask("on_bucket", version.mark, number)
+        return None if parts is None else [memoryview(part) for part in parts]
 
     def ask(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
         """Return the keeper's answer; when the keeper dies, the next one is asked."""
@@ -144,8 +154,8 @@ class RayCarrier:
                 # The keeper died: the next look-up by its address creates another one.
                 self._actor = None
                 if end is not None and time.monotonic() > end:
-                    said = f"{self._keeper.name}: its keeper was not there within {timeout_s:g} s"
-                    raise CallTimeoutError(said, role="", rank=0) from None
+                    message = f"{self._keeper.name}: its keeper was not there within {timeout_s:g} s"
+                    raise CallTimeoutError(message, role="", rank=0) from None
                 time.sleep(AGAIN_S)
 
     def _found_actor(self) -> Any:
@@ -156,21 +166,21 @@ class RayCarrier:
     def _found_line(self, timeout_s: float | None = None) -> VersionLine | None:
         """Return the line to the keeper that was found last; None on another machine, or where it broke."""
         if self._actor is None or self._line_of is not self._actor:
-            where = self.ask("line_address", timeout_s=timeout_s)
-            self._line, self._line_of = line_to(where), self._actor
+            address = self.ask("line_address", timeout_s=timeout_s)
+            self._line, self._line_of = line_to(address), self._actor
         return self._line
 
     def _no_answer(self, timeout_s: float | None) -> CallTimeoutError:
-        said = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
-        return CallTimeoutError(said, role="", rank=0)
+        message = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
+        return CallTimeoutError(message, role="", rank=0)
 
 
 def _wait_interruptibly(answer: Any, end: float | None) -> Any:
     """Wait for an answer in slices, so that this thread can be interrupted in between."""
     while True:
-        left = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
+        slice_s = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
         try:
-            return ray.get(answer, timeout=max(0.0, left))
+            return ray.get(answer, timeout=max(0.0, slice_s))
         except GetTimeoutError:
             if end is not None and time.monotonic() >= end:
                 raise

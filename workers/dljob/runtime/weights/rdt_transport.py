@@ -33,7 +33,7 @@ _running_receives = Counter[str]()
 _receives_lock = threading.Lock()
 
 
-def usable(what: str, name: str) -> str:
+def usable(subject: str, name: str) -> str:
     """Return Ray's name of a tensor transport.
 
     Raises:
@@ -43,32 +43,32 @@ def usable(what: str, name: str) -> str:
         importlib.import_module("torch")  # without it Ray does not know its own transports
     except ImportError as error:
         raise UsageError(
-            f"{what}: the transport rdt needs torch: {error}", hint="pip install 'dljob[torch]'"
+            f"{subject}: the transport rdt needs torch: {error}", hint="pip install 'dljob[torch]'"
         ) from error
     known, full = tensor_transports(), name.upper()
     if full not in known:
         hint = f"there are: {', '.join(sorted(known))}; ray.experimental.register_tensor_transport adds others"
-        raise UsageError(f"{what}: Ray has no tensor transport {name!r}", hint=hint)
+        raise UsageError(f"{subject}: Ray has no tensor transport {name!r}", hint=hint)
     if not is_one_sided(full):
         raise UsageError(
-            f"{what}: Ray's {full} is two-sided: it moves tensors between two actors only when a third, which has both "
-            "handles, passes one's result to the other, and ray.put refuses it",
+            f"{subject}: Ray's {full} is two-sided: it moves tensors between two actors only when a third, which has "
+            "both handles, passes one's result to the other, and ray.put refuses it",
             hint='transport="collective" does that; one-sided ones are NIXL and your own',
         )
     if "cpu" not in known[full].devices:
         hint = "NIXL, or one of your own, takes memory of the host"
-        raise UsageError(f"{what}: Ray's {full} takes tensors of {', '.join(known[full].devices)} only", hint=hint)
+        raise UsageError(f"{subject}: Ray's {full} takes tensors of {', '.join(known[full].devices)} only", hint=hint)
     if full == NIXL:
-        _nixl(what, transport_manager(full))
+        _nixl(subject, transport_manager(full))
     return full
 
 
-def _nixl(what: str, manager: Any) -> None:
+def _nixl(subject: str, manager: Any) -> None:
     try:
         manager.get_nixl_agent()
     except Exception as error:  # NIXL and UCX raise errors of many classes
         hint = "pip install nixl (it fits torch's CUDA, and needs none); UCX_TLS says which networks it may use"
-        raise UsageError(f"{what}: NIXL cannot be used here: {error}", hint=hint) from error
+        raise UsageError(f"{subject}: NIXL cannot be used here: {error}", hint=hint) from error
 
 
 class RdtTransport(WeightTransport):

@@ -49,13 +49,13 @@ class WeightRelay:
 
     async def prepare(self, nonce: str, secret: bytes, size: int) -> Address | None:
         """Make memory for a version and listen for it; return the address, or None if the node has no room for it."""
-        room, where = free()
+        room, room_text = free()
         # Memory that was given to versions before and is not filled yet counts as free.
-        coming = sum(held.size - held.filled for held in self._held.values() if not held.failure)
+        coming = sum(transfer.size - transfer.filled for transfer in self._held.values() if not transfer.failure)
         room = None if room is None else room - coming
         if room is not None and room < size + SPARE:
             log.warning(
-                "A version of %d MiB is fetched from the store: %d MiB are free %s", size >> 20, room >> 20, where
+                "A version of %d MiB is fetched from the store: %d MiB are free %s", size >> 20, room >> 20, room_text
             )
             return None
         try:
@@ -64,7 +64,7 @@ class WeightRelay:
             log.warning("A version is fetched from the store: %s cannot be listened on: %s", self._host, error)
             return None
         try:
-            held = self._held[nonce] = Transfer(_name(nonce), size, self._changed)
+            transfer = self._held[nonce] = Transfer(_name(nonce), size, self._changed)
         except OSError as error:
             listener.close()
             log.warning("A version is fetched from the store: no memory can be made for it: %s", error)
@@ -73,9 +73,9 @@ class WeightRelay:
 
         def receive() -> bool:
             try:
-                return held.receive(accepted(listener, secret, until))
+                return transfer.receive(accepted(listener, secret, until))
             except OSError as error:
-                return held.fail(str(error))
+                return transfer.fail(str(error))
 
         self._receiving[nonce] = self._thread(receive)
         return listener.getsockname()[:2]
@@ -96,13 +96,13 @@ class WeightRelay:
 
     async def forward(self, nonce: str, secret: bytes, to: Address | None) -> Hop:
         """Send a version on while it comes; return what became of it. `to`: None at the chain's end."""
-        held, receiving = self._held.get(nonce), self._receiving.get(nonce)
-        if held is None or receiving is None:
+        transfer, receiving = self._held.get(nonce), self._receiving.get(nonce)
+        if transfer is None or receiving is None:
             return Hop(received=False)
 
         def send() -> bool:
             try:
-                return to is None or held.send(connected(to, secret))
+                return to is None or transfer.send(connected(to, secret))
             except OSError as error:
                 log.warning("The next node of the chain at %s cannot be reached: %s", to and to[0], error)
                 return False
@@ -110,29 +110,31 @@ class WeightRelay:
         forwarded = await self._thread(send)
         received = await receiving
         if not received and nonce in self._held:  # else it was dropped on its way
-            log.warning("A version came only in part (%d of %d bytes): %s", held.filled, held.size, held.failure)
+            log.warning(
+                "A version came only in part (%d of %d bytes): %s", transfer.filled, transfer.size, transfer.failure
+            )
             self._drop(nonce)
         return Hop(received, forwarded)
 
     async def filled(self, nonce: str, least: int, wait_s: float) -> Filled | None:
         """Return how much of a version is here, once it is so much or after a time; None if it will not come."""
-        held = self._held.get(nonce)
-        if held is None:
+        transfer = self._held.get(nonce)
+        if transfer is None:
             return None
-        await self._changes.until(lambda: held.filled >= least or held.failure or None, wait_s)
-        if held.failure or held.fd < 0:
+        await self._changes.until(lambda: transfer.filled >= least or transfer.failure or None, wait_s)
+        if transfer.failure or transfer.fd < 0:
             return None
-        return Filled(held.filled, f"/proc/{os.getpid()}/fd/{held.fd}", _name(nonce))
+        return Filled(transfer.filled, f"/proc/{os.getpid()}/fd/{transfer.fd}", _name(nonce))
 
     async def keep(self, nonces: Sequence[str]) -> None:
         """Drop all versions but these."""
-        for nonce in [each for each in self._held if each not in nonces]:
+        for nonce in [held_nonce for held_nonce in self._held if held_nonce not in nonces]:
             self._drop(nonce)
 
     def _drop(self, nonce: str) -> None:
         self._receiving.pop(nonce, None)
-        if (held := self._held.pop(nonce, None)) is not None:
-            held.close()
+        if (transfer := self._held.pop(nonce, None)) is not None:
+            transfer.close()
 
     def _thread(self, work: Callable[[], bool]) -> asyncio.Future[bool]:
         return self._loop.run_in_executor(self._threads, work)

@@ -241,10 +241,10 @@ class ByteCarrier:
     def publish(self, version: Version, buckets: Buckets) -> float:
         """Send a version to the keeper as bytes; return when it took it."""
         # The keeper checks what arrives, so the checksums go along, also where no reader needs them.
-        made = version.sums and None not in version.sums
-        sums = version.sums if made else tuple(checksum(bucket) for bucket in buckets)
+        has_all_sums = version.sums and None not in version.sums
+        sums = version.sums if has_all_sums else tuple(checksum(bucket) for bucket in buckets)
         parts = [[bytes(view) for view in bucket] for bucket in buckets]
-        return self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
+        return self._keeper.ask("publish", self._keeper.caller, version.summed(sums), parts, timeout_s=None)
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
@@ -253,30 +253,30 @@ class ByteCarrier:
     def fetch(self, version: Version, timeout_s: float | None) -> Buckets | None:
         """Return checked copies of the buckets, as bytes from the keeper; None when they are gone."""
         buckets = list[Sequence[memoryview]]()
-        for number, said in enumerate(version.sums):
-            found = checked(
-                lambda at=number: self._bucket(version, at, timeout_s), said, f"{self._keeper.name}.receive"
+        for number, expected_sum in enumerate(version.sums):
+            bucket = checked(
+                lambda at=number: self._bucket(version, at, timeout_s), expected_sum, f"{self._keeper.name}.receive"
             )
-            if found is None:
+            if bucket is None:
                 return None
-            buckets.append(found)
+            buckets.append(bucket)
         return buckets
 
     def _bucket(self, version: Version, number: int, timeout_s: float | None) -> Sequence[memoryview] | None:
-        found = self._keeper.ask("bucket", version.mark, number, timeout_s=timeout_s)
-        return None if found is None else [memoryview(part) for part in found]
+        parts = self._keeper.ask("bucket", version.mark, number, timeout_s=timeout_s)
+        return None if parts is None else [memoryview(part) for part in parts]
 
 
-def checked(fetch: Any, said: int | None, what: str) -> Sequence[memoryview] | None:
+def checked(fetch: Any, expected_sum: int | None, reader_name: str) -> Sequence[memoryview] | None:
     """Return a bucket with the right checksum; fetch a wrong one once more. Raises CallError when both are wrong.
 
-    `said`: the checksum; None: the publisher made none, and whatever comes is right.
+    `expected_sum`: the checksum; None: the publisher made none, and whatever comes is right.
     """
     # Twice: a damaged transfer passes, damaged memory does not.
     for _ in range(2):
         bucket = fetch()
-        if bucket is None or said is None or checksum(bucket) == said:
+        if bucket is None or expected_sum is None or checksum(bucket) == expected_sum:
             return bucket
     me = current_worker()
-    said_so = f"{what}: a bucket arrived damaged at {me.name}, twice"
-    raise CallError(said_so, role=me.role, rank=me.rank, hint="memory or network of this node: dljob doctor")
+    message = f"{reader_name}: a bucket arrived damaged at {me.name}, twice"
+    raise CallError(message, role=me.role, rank=me.rank, hint="memory or network of this node: dljob doctor")

@@ -42,9 +42,9 @@ class KeeperLines:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self.address = f"\0dljob-weights-{secrets.token_hex(16)}"
-        LineListener(self.address, LineReader(), self._heard, "dljob-version-lines")
+        LineListener(self.address, LineReader(), self._on_message, "dljob-version-lines")
 
-    def _heard(self, line: Line, number: int, message: bytes) -> None:
+    def _on_message(self, line: Line, number: int, message: bytes) -> None:
         self._loop.call_soon_threadsafe(self._begin, line, number, message)
 
     def _begin(self, line: Line, number: int, message: bytes) -> None:
@@ -82,28 +82,28 @@ class VersionLine:
             return None
         while True:
             # In slices: a waiting thread can be interrupted between two of them.
-            left = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
+            slice_s = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
             try:
-                said = answer.result(max(0.0, left))
+                reply = answer.result(max(0.0, slice_s))
             except TimeoutError:
                 if end is not None and time.monotonic() >= end:
                     raise
                 continue
-            return None if said is None else (unpacked(pickle.loads(said)),)  # noqa: S301 - as above
+            return None if reply is None else (unpacked(pickle.loads(reply)),)  # noqa: S301 - as above
 
-    def offer(self, who: Any, version: Version) -> tuple[Any] | None:
+    def offer(self, publisher: Any, version: Version) -> tuple[Any] | None:
         """Offer a version, and keep its buckets until the keeper has copied them; returns as `ask` does."""
         self._borrowed[version.nonce] = version
-        said = None
+        reply = None
         try:
-            said = self.ask("offer", who, version, end=None)
+            reply = self.ask("offer", publisher, version, end=None)
         finally:
-            if said is None:
+            if reply is None:
                 self._give_back(version.nonce)
         message = pickle.dumps(("copied", (version.nonce,)))
-        if said is not None and not self._line.send(message, lambda answer: self._copied(version.nonce, answer)):
+        if reply is not None and not self._line.send(message, lambda answer: self._copied(version.nonce, answer)):
             self._copied(version.nonce, None)
-        return said
+        return reply
 
     def _copied(self, nonce: str, answer: bytes | None) -> None:
         """Give a version back; where the line broke, later: the keeper may live, and copy it still."""
@@ -153,7 +153,7 @@ def _reader() -> LineReader:
 def line_to(address: str) -> VersionLine | None:
     """Return this process's line to a keeper that listens at an address; None where nobody does."""
     with _lines.lock:
-        _lines.to = {where: line for where, line in _lines.to.items() if not line.is_closed}
+        _lines.to = {line_address: line for line_address, line in _lines.to.items() if not line.is_closed}
         if address not in _lines.to:
             with suppress(OSError):  # on another machine nobody listens there
                 _lines.to[address] = VersionLine(address)

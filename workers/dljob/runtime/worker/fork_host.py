@@ -88,7 +88,7 @@ class _Rank:
     progress: ProgressCounter
     env: dict[str, str]
     pid: int = 0
-    why: str = ""
+    stop_reason: str = ""
     """Why it was asked to end; empty as long as it was not."""
     failed: Outcome | None = None
     """Its end, where a probe decided it."""
@@ -150,8 +150,8 @@ class ForkHost(Host):
         self._early = early
         if self._python is None:
             return Helper(early, env, self._on_event, self._helper_gone, hidden, import_path=self._import_path)
-        found = {**os.environ, **env}
-        env = {**env, **interpreter.environment(self._python, self._library, found)}
+        merged_env = {**os.environ, **env}
+        env = {**env, **interpreter.environment(self._python, self._library, merged_env)}
         without = (*hidden, *interpreter.MISLEADING)
         return Helper(early, env, self._on_event, self._helper_gone, without, python=self._python.path)
 
@@ -261,22 +261,22 @@ class ForkHost(Host):
     def _for_driver(self, start: RankStart, log: int) -> dict[str, str]:
         """Return the variables of a rank that is a Ray driver, after removing what its earlier incarnations left."""
         job, role = self.spec.job, self.spec.role.name
-        found, left = ray_drivers.clear(ray_drivers.owner(job, role, start.rank))
-        for words, what in ((found, "now removed"), (left, "still there")):
+        removed, remaining = ray_drivers.clear(ray_drivers.owner(job, role, start.rank))
+        for words, fate in ((removed, "now removed"), (remaining, "still there")):
             if words:
                 os.write(
-                    log, f"[dljob] left in Ray by an earlier process of {role}/{start.rank}, {what}: {words}\n".encode()
+                    log, f"[dljob] left in Ray by an earlier process of {role}/{start.rank}, {fate}: {words}\n".encode()
                 )
-        mine = ray_drivers.owner(job, role, start.rank, start.incarnation)
-        return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, mine)
+        owner_name = ray_drivers.owner(job, role, start.rank, start.incarnation)
+        return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, owner_name)
 
     def _lost_first(self, start: RankStart) -> str:
         """Describe the actor of a Ray driver whose loss came first; empty if none was lost, or nobody knows."""
-        mine = ray_drivers.owner(self.spec.job, self.spec.role.name, start.rank, start.incarnation)
+        owner_name = ray_drivers.owner(self.spec.job, self.spec.role.name, start.rank, start.incarnation)
         try:
-            return ray_drivers.first_lost(mine)
+            return ray_drivers.first_lost(owner_name)
         except Exception as error:  # noqa: BLE001 - it only explains an end, which is told in any case
-            log.warning("which actor of %s was lost first is not known: Ray does not answer (%r)", mine, error)
+            log.warning("which actor of %s was lost first is not known: Ray does not answer (%r)", owner_name, error)
             return ""
 
     def stop_ranks(self, order: StopOrder) -> None:
@@ -285,14 +285,14 @@ class ForkHost(Host):
         with self._lock:
             for number, incarnation in latest.items():
                 self._bar(number, incarnation, order.reason)
-            meant = [n for n in order.ranks if self._is_present(n, latest.get(n))]
+            present_ranks = [n for n in order.ranks if self._is_present(n, latest.get(n))]
         if order.leaves and self.spec.role.ports:
             # Clients hear of the smaller role at this moment: a server takes their requests until they have.
             with self._lock:
-                first = next((self._ranks[n] for n in meant), None)
+                first = next((self._ranks[n] for n in present_ranks), None)
             if first is not None:
                 first.ended.wait(KNOWN_S)
-        self._stop(tuple(meant), order.reason, order.grace_s)
+        self._stop(tuple(present_ranks), order.reason, order.grace_s)
 
     def _is_present(self, number: int, latest: int | None) -> bool:
         """Whether a stop order that may arrive late is about the rank's present incarnation."""
@@ -318,7 +318,7 @@ class ForkHost(Host):
         """Note that a rank is to end: it is not forked any more."""
         with rank.forking:
             # The first reason stays: a second order only repeats what ends the rank.
-            rank.why = rank.why or reason
+            rank.stop_reason = rank.stop_reason or reason
             if not rank.stopped.done():
                 rank.stopped.set_result(None)
 
@@ -337,7 +337,7 @@ class ForkHost(Host):
         deadline = time.monotonic() + grace_s
         for rank in ranks:
             if not rank.ended.wait(max(0.0, deadline - time.monotonic())):
-                rank.why = f"{rank.why}; it did not end within {grace_s:g} s of SIGTERM"
+                rank.stop_reason = f"{rank.stop_reason}; it did not end within {grace_s:g} s of SIGTERM"
                 self._helper.order("kill", rank.start.rank, rank.start.incarnation)
         for rank in ranks:
             rank.ended.wait(KILLED_S)
@@ -371,7 +371,9 @@ class ForkHost(Host):
     def _await_clients(self, rank: _Rank, timeout_s: float) -> None:
         """Wait until nobody has been connected to a rank's ports for `KNOWN_S`, it has ended, or the time is over."""
         last_client = began = time.monotonic()
-        while (left := began + timeout_s - time.monotonic()) > 0 and not rank.ended.wait(min(CLIENTS_S, left)):
+        while (seconds_left := began + timeout_s - time.monotonic()) > 0 and not rank.ended.wait(
+            min(CLIENTS_S, seconds_left)
+        ):
             if self._serving.clients(rank.start.rank) != 0:
                 last_client = time.monotonic()
             elif time.monotonic() - last_client >= KNOWN_S:
@@ -397,7 +399,7 @@ class ForkHost(Host):
             rank.pid = event["pid"]
             self._serving.started(rank.start, rank.env)
         elif event["event"] == "failing":
-            if not rank.why:
+            if not rank.stop_reason:
                 rank.failing = _reported(event["words"])
         else:
             self._ended(rank, self._outcome(rank, event))
@@ -426,11 +428,11 @@ class ForkHost(Host):
     def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
         """End a rank whose probe failed, in a thread of its own: it may need the grace."""
         with self._lock:
-            own = self._ranks[rank]
-            if own.start.incarnation != incarnation or own.why or own.ended.is_set():
+            rank_process = self._ranks[rank]
+            if rank_process.start.incarnation != incarnation or rank_process.stop_reason or rank_process.ended.is_set():
                 return
-            own.failed = outcome
-        threading.Thread(target=self._end_unhealthy, args=(own,), name="dljob-unhealthy", daemon=True).start()
+            rank_process.failed = outcome
+        threading.Thread(target=self._end_unhealthy, args=(rank_process,), name="dljob-unhealthy", daemon=True).start()
 
     def _end_unhealthy(self, rank: _Rank) -> None:
         self._helper.order("term", rank.start.rank, rank.start.incarnation)
@@ -446,8 +448,8 @@ class ForkHost(Host):
                 _append(rank.log, f"[dljob] {outcome.message}\n")
         with self._lock:
             if not rank.ended.is_set():
-                said = rank.progress.with_last_step(outcome)
-                self._last_report = self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, said)
+                full_outcome = rank.progress.with_last_step(outcome)
+                self._last_report = self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, full_outcome)
                 rank.ended.set()
 
     def _outcome(self, rank: _Rank, event: Event) -> Outcome:
@@ -457,7 +459,7 @@ class ForkHost(Host):
             return replace(rank.failed, code=bare.code, detail=clip(tail))
         if bare.ok:
             return replace(bare, message=event.get("left", ""))
-        if rank.failing is not None and rank.why:
+        if rank.failing is not None and rank.stop_reason:
             return rank.failing  # it was told to end, by a signal perhaps, after its own error
         # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
         reported = decode_outcome(words) if words else None
@@ -472,22 +474,22 @@ class ForkHost(Host):
                 bare = with_earlier(bare, (self._helper.failure,))
         bare = with_earlier(bare, event.get("earlier", ()))
         # Evidence is collected only for ends that were not ordered.
-        if not rank.why:
+        if not rank.stop_reason:
             lost_children = causes.child_pids(bare)
             killed = causes.was_killed(bare) or lost_children is not None
             bare = causes.add_clues(bare, self.evidence.clues(rank.pid, killed=killed, children=lost_children or ()))
             if self.spec.role.quota is not None and (lost := self._lost_first(rank.start)):
                 # It is no error of the program, which would end the job when it happens twice.
                 bare = replace(bare, reason=Reason.UNKNOWN, error_type=ACTOR_LOST, message=f"{bare.message}; {lost}")
-        if rank.why:
-            return replace(bare, message=f"{bare.message} after it was told to stop ({rank.why})")
+        if rank.stop_reason:
+            return replace(bare, message=f"{bare.message} after it was told to stop ({rank.stop_reason})")
         return bare
 
     def _helper_gone(self) -> None:
         """Report the end of all ranks, which died with the fork server, and end this host."""
         with self._lock:
-            left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
-        for rank in left:
+            unended_ranks = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
+        for rank in unended_ranks:
             self._ended(rank, UNSEEN)
         # The host ends for another reason, which `terminated` reports.
         if self._leaving:
@@ -526,7 +528,12 @@ class ForkHost(Host):
         if rank is None or rank.start.incarnation != incarnation:
             return None
         present = {role: list(ranks) for role, ranks in {**rank.facts["numbers"], **numbers}.items() if ranks}
-        return {**rank.facts, "peers": {**rank.facts["peers"], **sizes}, "numbers": present, "stopping": rank.why}
+        return {
+            **rank.facts,
+            "peers": {**rank.facts["peers"], **sizes},
+            "numbers": present,
+            "stopping": rank.stop_reason,
+        }
 
     def _counter_of(self, number: int) -> tuple[int, int]:
         with self._lock:
@@ -566,15 +573,15 @@ class ForkHost(Host):
         """Refuse a call: scripts have no methods to call."""
         del payload, common
         kind = self.spec.role.entrypoint[0]
-        said = f"{self.spec.role.name}/{call.rank} runs a {kind}: only classes have methods to call"
-        return Reply(error_type="CallError", message=said, refused=NotRun.NO_METHOD)
+        message = f"{self.spec.role.name}/{call.rank} runs a {kind}: only classes have methods to call"
+        return Reply(error_type="CallError", message=message, refused=NotRun.NO_METHOD)
 
     def take_steps(self) -> Steps:
         """Return the last steps that are new."""
         with self._lock:
             ranks = list(self._ranks.items())
-        found = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
-        return {n: (incarnation, *last) for n, incarnation, last in found if last is not None}
+        steps_by_rank = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
+        return {n: (incarnation, *last) for n, incarnation, last in steps_by_rank if last is not None}
 
     def call_counts(self) -> Iterable[CallCounts]:
         """Return the counts of the ranks' calls, which all go through this process."""
@@ -608,13 +615,13 @@ class ForkHost(Host):
 
 def _unforked(rank: _Rank) -> Outcome:
     """Return the end of a rank that was told to end before it was forked."""
-    return Outcome(ok=False, reason=Reason.UNKNOWN, message=f"not started: {rank.why}")
+    return Outcome(ok=False, reason=Reason.UNKNOWN, message=f"not started: {rank.stop_reason}")
 
 
 def _reported(words: Mapping[str, Any]) -> Outcome:
     """Return the rank's own report of its end."""
-    said = decode_outcome(words)
-    return replace(said, reason=Reason(said.reason) if said.reason else None)
+    outcome = decode_outcome(words)
+    return replace(outcome, reason=Reason(outcome.reason) if outcome.reason else None)
 
 
 def _append(log: str, line: str) -> None:

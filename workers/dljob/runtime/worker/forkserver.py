@@ -177,17 +177,17 @@ def take_stdin(path: str) -> None:
         os.close(fd)
 
 
-def _step_aside(link: socket.socket, held: int) -> None:
+def _step_aside(link: socket.socket, held_fd: int) -> None:
     """Go on in a child: Ray kills the actor's direct children with it, which would skip the orderly end of ranks.
 
     Args:
         link: The socket to the host.
-        held: What only the process stays with that waits for the child: whoever reads its other end sees that end.
+        held_fd: What only the process stays with that waits for the child: whoever reads its other end sees that end.
     """
     pid = os.fork()
     if pid == 0:
-        if held >= 0:
-            os.close(held)
+        if held_fd >= 0:
+            os.close(held_fd)
         return
     link.close()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -212,19 +212,19 @@ def _end_with_host(link: socket.socket) -> Generator[None]:
     fcntl.fcntl(link, fcntl.F_SETFL, flags)
 
 
-def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, str] | None = None) -> None:
+def main(fd: int, preload: Mapping[str, Any], held_fd: int = -1, began: dict[str, str] | None = None) -> None:
     """Serve on an inherited socket until the host is gone. Forked ranks end in this function, too.
 
     Args:
         fd: The socket.
         preload: What to import, see `Preload`.
-        held: Where a template has forked this process, its connection to the host.
+        held_fd: Where a template has forked this process, its connection to the host.
         began: And the environment before its imports.
     """
     link = socket.socket(fileno=fd)
     # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
-    _step_aside(link, held)
+    _step_aside(link, held_fd)
     began = began or dict(os.environ)
     with _end_with_host(link):
         early = early_imports.import_early(

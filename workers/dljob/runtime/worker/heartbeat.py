@@ -138,8 +138,8 @@ class HeartbeatThread:
             if slot.activities_number() != self._activities.get(index, 0) and (report := slot.activities()) is not None
         ]
         activities = {report.rank: (report.incarnation, boottime(), report.text) for _, report in changed}
-        who = host.spec.role.name, host.actor_name, host.reports.epoch
-        heartbeat = Heartbeat(*who, steps, usage=usage, activities=activities)
+        sender = host.spec.role.name, host.actor_name, host.reports.epoch
+        heartbeat = Heartbeat(*sender, steps, usage=usage, activities=activities)
         # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(heartbeat), timeout=ANSWER_S)

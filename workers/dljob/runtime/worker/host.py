@@ -68,15 +68,15 @@ class Host:
         descendants.adopt_orphans()
         descendants.end_forks_with_me()
         _keep_ray_connected()
-        self.counters = StepCounters.made(spec.role.group_size if spec.role.host is HostKind.FORK else 1)
+        self.counters = StepCounters.create(spec.role.group_size if spec.role.host is HostKind.FORK else 1)
         lease = Lease(spec.job.lease_s, excused=asleep_together(spec.job.boot), answered_at=self._answered_at)
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
         loads = {"busy": self.busy, "open": self.connections, "served": self.served}
         self.usage = Usage(sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids, loads)
-        where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
-        line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
+        agent_address = address(spec.job.uid, ray.get_runtime_context().get_node_id())
+        line = AgentLine(agent_address, spec.role.name, self.actor_name, self.counters)
         self.heartbeat_thread = HeartbeatThread(self, lease, line)
 
     # -- what PrimeMaster calls
@@ -86,7 +86,7 @@ class Host:
         """Return this host's pid, node, devices and address. PrimeMaster's first call: the host is up."""
         context = ray.get_runtime_context()
         ids: dict[str, list[str]] = context.get_accelerator_ids()
-        devices = tuple((name, tuple(found)) for name, found in sorted(ids.items()) if found)
+        devices = tuple((name, tuple(device_ids)) for name, device_ids in sorted(ids.items()) if device_ids)
         return Hello(
             pid=os.getpid(),
             node=context.get_node_id(),
@@ -251,10 +251,10 @@ class Host:
             print(f"[dljob] no report of the end by SIGTERM: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
         end(EndCode.SIGTERM, "SIGTERM from outside")
 
-    def _must_be_heard(self, epoch: int, what: str) -> None:
+    def _must_be_heard(self, epoch: int, order_name: str) -> None:
         if not self.reports.accept_epoch(epoch):
             raise UsageError(
-                f"{self.actor_name} refused {what} of epoch {epoch}: epoch {self.reports.epoch} commands it"
+                f"{self.actor_name} refused {order_name} of epoch {epoch}: epoch {self.reports.epoch} commands it"
             )
 
 

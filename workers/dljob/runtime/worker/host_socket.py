@@ -118,7 +118,7 @@ class HostSocket:
             line.send({**facts, "slot": slot}, fds=(fd,))
             incoming = IncomingCalls()
             while (frame := line.receive()) is not None:
-                self._one(line, rank, incoming, frame)
+                self._handle_frame(line, rank, incoming, frame)
         except OSError:  # the rank is gone; its supervisor reports how it ended
             pass
         finally:
@@ -126,7 +126,9 @@ class HostSocket:
                 self._lines[rank].remove(line)
             line.close()
 
-    def _one(self, line: Frames, rank: int, incoming: IncomingCalls, frame: tuple[Mapping[str, Any], bytes]) -> None:
+    def _handle_frame(
+        self, line: Frames, rank: int, incoming: IncomingCalls, frame: tuple[Mapping[str, Any], bytes]
+    ) -> None:
         head, body = frame
         if head["op"] == "saver":
             threading.Thread(target=self._say_saver, args=(line, rank), name="dljob-saver", daemon=True).start()
@@ -138,17 +140,17 @@ class HostSocket:
         if head["op"] == "argument":
             incoming.keep(head, body)
             return
-        calls, made = self._calls(rank), incoming.read(head, body)
-        for number, future in zip(made, _start_calls(calls, tuple(made.values())), strict=True):
+        calls, read_calls = self._calls(rank), incoming.read(head, body)
+        for number, future in zip(read_calls, _start_calls(calls, tuple(read_calls.values())), strict=True):
             future.add_done_callback(functools.partial(_answer, line, number, calls))
 
     def _say_saver(self, line: Frames, rank: int) -> None:
         """Answer in a thread of its own: the saver may have to be started first, which takes a while."""
         try:
-            said: dict[str, Any] = {"place": dict(self._saver(rank))}
+            answer: dict[str, Any] = {"place": dict(self._saver(rank))}
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank waits for an answer, and gets it
-            said = {"why": f"{type(error).__name__}: {error}"}
-        line.post({"op": "saver", **said})
+            answer = {"why": f"{type(error).__name__}: {error}"}
+        line.post({"op": "saver", **answer})
 
 
 def _notify(lines: Collection[Frames], notice: Mapping[str, Any]) -> None:
@@ -157,25 +159,25 @@ def _notify(lines: Collection[Frames], notice: Mapping[str, Any]) -> None:
         line.post(dict(notice))
 
 
-def _start_calls(calls: CallTransport, made: Sequence[RankCall]) -> Sequence[Future[Reply]]:
+def _start_calls(calls: CallTransport, rank_calls: Sequence[RankCall]) -> Sequence[Future[Reply]]:
     """Start calls that belong together. If they cannot be sent, e.g. as Ray's store is full, each future has failed."""
     try:
-        return calls.send_all(made)
+        return calls.send_all(rank_calls)
     except Exception as error:  # noqa: BLE001 - an exception would close the connection, and with it all other calls
-        return [_not_sent(call, error) for call in made]
+        return [_not_sent(call, error) for call in rank_calls]
 
 
 def _not_sent(call: RankCall, error: Exception) -> Future[Reply]:
     failed: Future[Reply] = Future()
-    said = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
-    failed.set_exception(CallError(said, role=call.role, rank=call.rank))
+    message = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
+    failed.set_exception(CallError(message, role=call.role, rank=call.rank))
     return failed
 
 
 def _say(line: Frames, number: int, done: Future[Any]) -> None:
     error = done.exception()
-    said = {"said": done.result()} if error is None else {"why": str(error)}
-    line.post({"op": "said", "id": number, **said})
+    answer = {"said": done.result()} if error is None else {"why": str(error)}
+    line.post({"op": "said", "id": number, **answer})
 
 
 def _answer(line: Frames, number: int, calls: CallTransport, done: Future[Reply]) -> None:
@@ -184,14 +186,14 @@ def _answer(line: Frames, number: int, calls: CallTransport, done: Future[Reply]
     error = done.exception()
     if error is None:
         reply = done.result()
-        said = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
-        line.post({"op": "reply", **about, "refused": reply.refused, "origin": reply.origin, **said}, reply.payload)
+        fields = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
+        line.post({"op": "reply", **about, "refused": reply.refused, "origin": reply.origin, **fields}, reply.payload)
         return
     known = isinstance(error, CallError)
-    said: dict[str, Any] = {"message": error.message if known else f"{type(error).__name__}: {error}"}
-    said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
+    fields: dict[str, Any] = {"message": error.message if known else f"{type(error).__name__}: {error}"}
+    fields |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
     if isinstance(error, PeerLostError):
-        said |= {"incarnation": error.incarnation, "died": error.died}
+        fields |= {"incarnation": error.incarnation, "died": error.died}
     if isinstance(error, CallTimeoutError) and error.origin is not None:
-        said["origin"] = astuple(error.origin)
-    line.post({"op": "error", **about, **said})
+        fields["origin"] = astuple(error.origin)
+    line.post({"op": "error", **about, **fields})

@@ -56,7 +56,7 @@ class Lifecycle:
         join: Callable[[], None] | None = None,
         leave: Callable[[], None] | None = None,
         recall: ThreadInterrupt | None = None,
-        kept: Any = None,
+        kept_object: Any = None,
     ) -> None:
         self._context = context
         self._role = role
@@ -65,7 +65,7 @@ class Lifecycle:
         self._join = join
         self._leave = leave
         self._recall = recall or ThreadInterrupt()
-        self._kept = kept
+        self._kept = kept_object
         self._phase = "import"
         self._object: Any = None
         self._ending = threading.Lock()
@@ -140,7 +140,7 @@ class Lifecycle:
         """
         path = self._role.entrypoint[1]
         # An interrupt during an import could leave modules half initialised in a process that is to go on.
-        with self._recall.held():
+        with self._recall.held_back():
             register_for_rank(self._role.name)
             target = resolve(path)
         self._check_leave()
@@ -203,14 +203,14 @@ class Lifecycle:
         if not inspect.isclass(target):
             return True
         run = getattr(target, "run", None)
-        own = callable(run) and run is not Worker.run
-        if self._role.driver and not own:
+        has_own_run = callable(run) and run is not Worker.run
+        if self._role.driver and not has_own_run:
             raise EntrypointError(
                 "TypeError",
                 f"{path} has no run(), and role {self._role.name} is a driver: the job would never end; "
                 "write run(), or set driver: false on a role that only serves calls",
             )
-        if own and run is not None:
+        if has_own_run and run is not None:
             parameters = list(inspect.signature(run).parameters.values())[1:]
             if any(p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in parameters):
                 raise EntrypointError(
@@ -221,9 +221,9 @@ class Lifecycle:
     def _check_mesh(self) -> None:
         """Refuse a mesh that some size of the role would not fit: its callers would find out at a change of size."""
         role = self._role
-        why = resize_misfit(declared_mesh(self._object), role.group_size, role.name) if role.fleet else ""
-        if why:
-            raise EntrypointError("MeshError", why)
+        misfit = resize_misfit(declared_mesh(self._object), role.group_size, role.name) if role.fleet else ""
+        if misfit:
+            raise EntrypointError("MeshError", misfit)
 
     def _result(self, value: Any) -> str:
         """Return the result as JSON. Only rank 0 of a driver must return JSON; other ranks only get a warning."""

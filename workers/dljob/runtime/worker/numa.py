@@ -59,20 +59,20 @@ class Cores:
         """Find the cores of ranks about to start, as far as they are unknown; takes seconds the first time."""
         if not self._mode:
             return
-        seen = {each: None for start in starts for each in dict(start.devices).get(kind, ())}
-        if not seen.keys() <= self._known.keys():
-            self._known |= probe_cores(self._mode, tuple(seen), variable_of(kind), self._python, self._import_path)
+        devices = {device: None for start in starts for device in dict(start.devices).get(kind, ())}
+        if not devices.keys() <= self._known.keys():
+            self._known |= probe_cores(self._mode, tuple(devices), variable_of(kind), self._python, self._import_path)
 
     def of(self, start: RankStart, kind: str) -> dict[str, Any] | None:
         """Return what `bind` needs for a rank; None: the rank is not bound."""
         if not self._mode:
             return None
-        device = _own(start, kind)
+        device = _device_of(start, kind)
         near = self._known.get(device) or Near(error=f"Ray assigned no {kind} to it")
         return {"mode": self._mode, "device": f"{kind} {device}", "cores": near.cores, "error": near.error}
 
 
-def _own(start: RankStart, kind: str) -> str:
+def _device_of(start: RankStart, kind: str) -> str:
     ids = dict(start.devices).get(kind, ())
     return ids[start.device_index] if ids else ""
 
@@ -86,7 +86,7 @@ def probe_cores(
 ) -> dict[str, Near]:
     """Ask torch, in a probe process, for the cores near each device; `variable` names the visible devices there."""
     program, library = python
-    path = [library] if program else [each for each in import_path or sys.path if each]
+    path = [library] if program else [entry for entry in import_path or sys.path if entry]
     boot = {"path": path, "own": bool(program), "mode": mode, "devices": devices, "variable": variable}
     # -P: no file of the current folder may stand in for a module.
     command = [program or sys.executable, "-P", "-c", _BOOT, json.dumps(boot)]
@@ -95,12 +95,12 @@ def probe_cores(
     except subprocess.TimeoutExpired:
         return dict.fromkeys(devices, Near(error=f"torch did not report its cores within {LOOK_S:g} s"))
     if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        words = f"the process that asked torch for its cores ended with code {ended.returncode}: {said}"
+        last_line = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        words = f"the process that asked torch for its cores ended with code {ended.returncode}: {last_line}"
         return dict.fromkeys(devices, Near(error=words))
     # Only the last line: modules that the probe imports may print, too.
-    found = json.loads(ended.stdout.splitlines()[-1])
-    return {device: Near(tuple(cores), error) for device, (cores, error) in found.items()}
+    cores_by_device = json.loads(ended.stdout.splitlines()[-1])
+    return {device: Near(tuple(cores), error) for device, (cores, error) in cores_by_device.items()}
 
 
 def main(mode: str, devices: Sequence[str], variable: str) -> None:
@@ -132,10 +132,10 @@ def _torch_says(mode: str, index: int) -> set[int]:
     options = NumaOptions(affinity_mode=AffinityMode(mode))
     known = inspect.signature(_get_logical_cpus_to_bind_to).parameters
     which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter in older releases
-    found: set[int] = _get_logical_cpus_to_bind_to(**which, numa_options=options)
-    if not found:
+    cores: set[int] = _get_logical_cpus_to_bind_to(**which, numa_options=options)
+    if not cores:
         raise BindingError("Must bind to a non-empty set of CPU indices")
-    return found
+    return cores
 
 
 def bind(near: Mapping[str, Any]) -> str:
@@ -144,23 +144,24 @@ def bind(near: Mapping[str, Any]) -> str:
     Raises:
         BindingError: It is impossible; the message says why and what to do.
     """
-    what = f"cores near {near['device']} (accelerator.numaBinding, --numa-binding={near['mode']})"
+    cores_text = f"cores near {near['device']} (accelerator.numaBinding, --numa-binding={near['mode']})"
     if near["error"]:
-        raise BindingError(f"not bound to {what}: {near['error']}; correct that, or remove the setting")
+        raise BindingError(f"not bound to {cores_text}: {near['error']}; correct that, or remove the setting")
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, near["cores"])
     except OSError as error:  # the cores of its control group changed since the probe looked
-        here, there = ranges(before), ranges(near["cores"])
+        allowed_text, near_text = ranges(before), ranges(near["cores"])
         raise BindingError(
-            f"not bound to {there}, the {what}: {error}; the rank may run on {here}; remove that setting"
+            f"not bound to {near_text}, the {cores_text}: {error}; the rank may run on {allowed_text};"
+            " remove that setting"
         ) from error
     # Threads that already run keep their affinity; one that was bound elsewhere is left alone.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it ended meanwhile
             if os.sched_getaffinity(int(thread.name)) == before:
                 os.sched_setaffinity(int(thread.name), near["cores"])
-    return f"bound to {ranges(near['cores'])}, the {what}"
+    return f"bound to {ranges(near['cores'])}, the {cores_text}"
 
 
 def ranges(cores: Iterable[int]) -> str:

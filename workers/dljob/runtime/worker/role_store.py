@@ -113,16 +113,16 @@ class OtherProcessStore:
 
     def __init__(self, ip: str, start: Callable[[Files], OtherProcess | None], on_end: Callable[[int], object]) -> None:
         ends, stays = os.pipe()  # the process reads the end of this one
-        out, told = os.pipe()
+        out, answer_fd = os.pipe()
         self._said, self._stays = os.fdopen(out), os.fdopen(stays, "w")
-        with listen(ip) as listener, os.fdopen(told, "w") as tells, os.fdopen(ends) as reads:
+        with listen(ip) as listener, os.fdopen(answer_fd, "w") as tells, os.fdopen(ends) as reads:
             self.address = _address(listener)
-            made = start((reads.fileno(), tells.fileno(), 2, listener.fileno()))
-        if made is None:
+            process = start((reads.fileno(), tells.fileno(), 2, listener.fileno()))
+        if process is None:
             self._said.close()
             self._stays.close()
             raise NoProcessError
-        self.process = made
+        self.process = process
         words = ""
         for line in self._said:  # imports may print, too
             if (line := line.strip()) == _UP:
@@ -191,9 +191,9 @@ def serve(
         importlib.import_module("torch.distributed")
         return RoleStore(listen(ip))
     except (ImportError, UsageError, interpreter.InterpreterError) as error:
-        where = python or sys.executable
-        said = f"role {role}: its ranks meet in a store of torch, which does not start in {where}: {error}"
-        raise UsageError(said, hint="install torch there; roles[].python names another interpreter") from error
+        program = python or sys.executable
+        message = f"role {role}: its ranks meet in a store of torch, which does not start in {program}: {error}"
+        raise UsageError(message, hint="install torch there; roles[].python names another interpreter") from error
 
 
 def main(fd: str | int, **_: object) -> None:

@@ -177,10 +177,10 @@ def _exec(order: Mapping[str, Any]) -> int:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         message = f"cannot run {argv[0]!r} in {order['code_dir']}: {error.strerror}"
         print(message, file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
-        said = Outcome(
+        report = Outcome(
             ok=False, reason=Reason.USER_ERROR, code=code, error_type=type(error).__name__, message=message, fatal=True
         )
-        _say(order, said)
+        _say(order, report)
         return code
 
 
@@ -218,16 +218,16 @@ def _importing(error: SyntaxError) -> bool:
 def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal: bool) -> int:
     if is_job_ending(error):
         return 0
-    said = outcome.from_exception(error, code_dir=order["code_dir"], phase=phase, fatal=fatal)
+    report = outcome.from_exception(error, code_dir=order["code_dir"], phase=phase, fatal=fatal)
     with contextlib.suppress(Exception):  # the host gets the same below
-        print(said.detail or "".join(traceback.format_exception_only(error)), file=sys.stderr, flush=True)  # noqa: T201
-    _say(order, said)
-    return said.code or 1
+        print(report.detail or "".join(traceback.format_exception_only(error)), file=sys.stderr, flush=True)  # noqa: T201
+    _say(order, report)
+    return report.code or 1
 
 
-def _say(order: Mapping[str, Any], said: Outcome) -> None:
+def _say(order: Mapping[str, Any], report: Outcome) -> None:
     """Pass the rank's report of its end to its supervisor, if it fits into the pipe."""
-    _send(order, asdict(said))
+    _send(order, asdict(report))
     with contextlib.suppress(OSError):
         if os.getppid() == order["supervisor"]:  # else its successor is another process, which the signal would end
             os.kill(order["supervisor"], supervise.FAILING)

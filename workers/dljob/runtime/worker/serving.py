@@ -139,8 +139,8 @@ class HostServing:
                 return None
             cluster = asked.result()
         if addresses:
-            given = checksum(cluster)
-            self._ranks.serves(start.rank, start.incarnation, Serves(addresses, ready=False, cluster=given))
+            cluster_sum = checksum(cluster)
+            self._ranks.serves(start.rank, start.incarnation, Serves(addresses, ready=False, cluster=cluster_sum))
         return {TF_CONFIG: tf_config(role, start.rank, cluster)}
 
     def _endpoints(self, start: RankStart) -> dict[str, str]:
@@ -158,14 +158,14 @@ class HostServing:
 
     def started(self, start: RankStart, env: Mapping[str, str] | None = None) -> None:
         """Note that a rank runs: it is ready at once, or once its probes say so. `env` is that of its exec probes."""
-        role, who = self._spec.role, ProbedRank(start.rank, start.incarnation)
+        role, probed_rank = self._spec.role, ProbedRank(start.rank, start.incarnation)
         self._env[start.rank] = dict(os.environ if env is None else env)
         if self._weights is not None:
             self._weights.started(start)
         if not role.probed:
-            self.serves(who, ready=True, why="")
+            self.serves(probed_rank, ready=True, reason="")
             return
-        self._probes.begin(who, role, self.target(start.rank))
+        self._probes.begin(probed_rank, role, self.target(start.rank))
 
     def target(self, rank: int, **more: str) -> ProbeTarget:
         """Return where a rank that has started is asked; `more` variables are for commands."""
@@ -201,14 +201,16 @@ class HostServing:
 
     # -- answers to probes
 
-    def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
+    def serves(self, probed_rank: ProbedRank, *, ready: bool, reason: str) -> None:
         """Report a rank's readiness, and at the first time the rank as ready."""
-        if who.rank in self._targets or why:
+        if probed_rank.rank in self._targets or reason:
             # Before `ready`: roles that wait for this one find its address.
-            self._ranks.serves(who.rank, who.incarnation, Serves(self._addresses(who.rank), ready, why))
-        if ready and who not in self._ready:
-            self._ready.add(who)
-            self._ranks.ready(who.rank, who.incarnation)
+            self._ranks.serves(
+                probed_rank.rank, probed_rank.incarnation, Serves(self._addresses(probed_rank.rank), ready, reason)
+            )
+        if ready and probed_rank not in self._ready:
+            self._ready.add(probed_rank)
+            self._ranks.ready(probed_rank.rank, probed_rank.incarnation)
 
     def _addresses(self, rank: int) -> tuple[tuple[str, str], ...]:
         """Return (port name, host:port) of a rank."""
@@ -218,10 +220,10 @@ class HostServing:
         host = f"[{target.address}]" if ":" in target.address else target.address
         return tuple((name, f"{host}:{port}") for name, port in target.ports.items())
 
-    def dead(self, who: ProbedRank, why: str) -> None:
+    def dead(self, probed_rank: ProbedRank, reason: str) -> None:
         """End a rank whose startup or liveness probe failed."""
-        outcome = Outcome(ok=False, reason=Reason.UNHEALTHY, message=why, clues=(Clue(Source.MONITOR, why),))
-        self._ranks.unhealthy(who.rank, who.incarnation, outcome)
+        outcome = Outcome(ok=False, reason=Reason.UNHEALTHY, message=reason, clues=(Clue(Source.MONITOR, reason),))
+        self._ranks.unhealthy(probed_rank.rank, probed_rank.incarnation, outcome)
 
 
 def port_taken(error: PortTakenError) -> Outcome:

@@ -117,8 +117,8 @@ def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
         hint = f"; of {most} (ulimit -n): files that its imports keep open are open in each rank, too"
     elif error.errno == errno.EAGAIN:
         hint = "; too many processes: ulimit -u, or pids.max of the container"
-    said = f"its process cannot be made: {error.strerror}{hint}"
-    words = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, error_type=type(error).__name__, message=said)
+    message = f"its process cannot be made: {error.strerror}{hint}"
+    words = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, error_type=type(error).__name__, message=message)
     _send(link, order, event="ended", pid=0, status=1 << 8, words=asdict(words))
 
 
@@ -160,12 +160,12 @@ def _terminate(rank: int) -> None:
 
 def _reap(rank: int) -> int | None:
     """Collect all ended children; return the rank's wait status if it is among them."""
-    found = None
+    status = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             if ended[0] == rank:
-                found = ended[1]
-    return found
+                status = ended[1]
+    return status
 
 
 def left_words(names: Sequence[str]) -> str:
@@ -217,6 +217,6 @@ def _read_reports(fd: int) -> tuple[dict[str, Any], list[str]]:
 
 
 def _send(link: socket.socket, order: dict[str, Any], **event: Any) -> None:
-    said = {"rank": order["rank"], "incarnation": order["incarnation"], **event}
+    fields = {"rank": order["rank"], "incarnation": order["incarnation"], **event}
     with contextlib.suppress(OSError):
-        link.send(json.dumps(said).encode())
+        link.send(json.dumps(fields).encode())

@@ -344,14 +344,14 @@ class ThreadHost(Host):
             join=(lambda: torch_group.join(spec.role, order, start)) if joins else None,
             leave=torch_group.leave if joins else None,
             recall=self._recall,
-            kept=self._kept(),
+            kept_object=self._kept_object(),
         )
         return self._lifecycle
 
-    def _kept(self) -> Any:
+    def _kept_object(self) -> Any:
         """Return the user's object that a restart in process goes on with; None after `shutdown` was called on it."""
-        goes_on, kept = (False, None) if self._lifecycle is None else self._lifecycle.left_over
-        return kept if goes_on else None
+        goes_on, user_object = (False, None) if self._lifecycle is None else self._lifecycle.left_over
+        return user_object if goes_on else None
 
     def _installed(self, context: WorkerContext) -> WorkerContext:
         """Install the context; a later incarnation updates the object that user code may still hold."""
@@ -480,12 +480,12 @@ class ThreadHost(Host):
             self._traces.write_out(WELL_S)
         with self._lock:
             if not self._done.is_set():
-                said = self._progress.with_last_step(outcome)
-                if not said.ok:
-                    lost_children = causes.child_pids(said)
+                full_outcome = self._progress.with_last_step(outcome)
+                if not full_outcome.ok:
+                    lost_children = causes.child_pids(full_outcome)
                     is_killed, children = lost_children is not None, lost_children or ()
                     clues = self.evidence.clues(os.getpid(), killed=is_killed, children=children)
-                    said = causes.add_clues(with_earlier(said, self._earlier), clues)
+                    full_outcome = causes.add_clues(with_earlier(full_outcome, self._earlier), clues)
                 # Before the report: once PrimeMaster knows of the end, no call may reach this incarnation.
                 if not outcome.serves:
                     self._callee.close(outcome)
@@ -493,7 +493,7 @@ class ThreadHost(Host):
                         count, names = counted(len(calls), "call"), ", ".join(calls[:8])
                         words = f"ends with {count} under way whose answers nobody reads: {names}"
                         print(f"[dljob] {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
-                self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
+                self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), full_outcome)
                 self._done.set()
             return self._report
 
@@ -531,10 +531,10 @@ class ThreadHost(Host):
         while not recall.interrupt(math.inf) and not done.wait(ASK_S) and time.monotonic() < deadline:
             pass
 
-    def _end_reported(self, start: RankStart, outcome: Outcome, code: int, why: str) -> None:
+    def _end_reported(self, start: RankStart, outcome: Outcome, code: int, reason: str) -> None:
         seq = self._ended(start, outcome)
         self.reports.wait_acked(seq, HEARD_S)
-        end(code, why)
+        end(code, reason)
 
     def _terminated(self) -> Outcome:
         return Outcome(ok=False, reason=Reason.UNKNOWN, code=int(EndCode.SIGTERM), message=self._killed)
@@ -551,8 +551,8 @@ class ThreadHost(Host):
             reply.add_done_callback(lambda done: later.set_result(self._packed(call, done.result())))
             return later
         except Exception as error:  # noqa: BLE001 - as by Ray: the caller hears of it, and does not wait for ever
-            said = f"{self.spec.role.name}/{call.rank}.{call.method} failed in its host: {error!r}"
-            return Reply(error_type="CallError", message=said, refused=NotRun.BAD_ARGUMENTS).packed()
+            message = f"{self.spec.role.name}/{call.rank}.{call.method} failed in its host: {error!r}"
+            return Reply(error_type="CallError", message=message, refused=NotRun.BAD_ARGUMENTS).packed()
 
     def _packed(self, call: Call, reply: Reply) -> bytes:
         """Pack a reply for a line; one that is too large is kept for the same call by Ray."""
@@ -577,8 +577,8 @@ class ThreadHost(Host):
     def _begin_answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply | Future[Reply]:
         """Run a call on the rank's object, once `setup` is done."""
         # A caller that has given up does not want it, but an answer to its cancel.
-        if (kept := self._large.take(call.id)) is not None and call.method != CANCEL:
-            return kept
+        if (kept_reply := self._large.take(call.id)) is not None and call.method != CANCEL:
+            return kept_reply
         start = self._start
         # A caller may still hold the address of an earlier incarnation in the same process.
         mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)

@@ -71,8 +71,8 @@ def _notice_groups() -> None:
     """Track the sockets of every group made from now on, those of user code included."""
     from torch.distributed import distributed_c10d
 
-    made: Any = distributed_c10d
-    helper = getattr(made, _MAKER, None)
+    c10d: Any = distributed_c10d
+    helper = getattr(c10d, _MAKER, None)
     if helper is None or hasattr(helper, "__wrapped__"):
         return
 
@@ -81,7 +81,7 @@ def _notice_groups() -> None:
         with sockets.noticed():
             return helper(*args, **kwargs)
 
-    setattr(made, _MAKER, noticing)
+    setattr(c10d, _MAKER, noticing)
 
 
 def abort(address: str) -> None:
@@ -97,11 +97,11 @@ def abort(address: str) -> None:
         if dist is not None and dist.is_available() and dist.is_initialized():
             from torch.distributed import distributed_c10d
 
-            made: Any = distributed_c10d
+            c10d: Any = distributed_c10d
             # torch's abort coalesces: what another thread asks of the default group meanwhile is deferred to the end,
             # where it may fail and leave the groups behind (torch 2.15). gloo has nothing to abort, so it is destroyed.
-            aborts = getattr(made, "_abort_process_group", None)
-            gloo = {dist.get_backend(group) for group in tuple(made._world.pg_map)} == {"gloo"}
+            aborts = getattr(c10d, "_abort_process_group", None)
+            gloo = {dist.get_backend(group) for group in tuple(c10d._world.pg_map)} == {"gloo"}
             (dist.destroy_process_group if gloo or aborts is None else aborts)()
     sockets.shut(address)
 
@@ -119,9 +119,9 @@ def renew(address: str, generation: int, timeout_s: float = STORE_S) -> None:
 
     host, _, port = address.rpartition(":")
     end = time.monotonic() + timeout_s
-    while (left := end - time.monotonic()) > 0:
+    while (seconds_left := end - time.monotonic()) > 0:
         with contextlib.suppress(RuntimeError):  # connections break while the store is replaced
-            store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=left))
+            store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=seconds_left))
             served = int(store.get(GENERATION_KEY))
             if served == generation:
                 return

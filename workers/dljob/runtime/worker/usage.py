@@ -81,10 +81,10 @@ class Usage:
             return
         self._next = now + self._pause
         self._seen |= come
-        made = self._measured(counters, pids)
-        if made != self._made:
-            self._made, self._number = made, self._number + 1
-            counters.put_usage(json.dumps(made, separators=(",", ":")).encode())
+        measured = self._measured(counters, pids)
+        if measured != self._made:
+            self._made, self._number = measured, self._number + 1
+            counters.put_usage(json.dumps(measured, separators=(",", ":")).encode())
 
     @property
     def unsent(self) -> tuple[int, Mapping[str, Any]]:
@@ -119,19 +119,17 @@ class Usage:
         return {name: part for name, part in parts.items() if part}
 
     def _measure_trees(self, pids: Mapping[int, int]) -> None:
-        if due := (now := time.monotonic()) >= self._next_tree:
+        if is_due := (now := time.monotonic()) >= self._next_tree:
             self._next_tree = now + max(TREE_S, self._pause)
             self._pressures = {
                 rank: row for rank, pid in list(pids.items())[:PRESSED] if (row := pressure_of(pid, now))
             }
             self._machine = machine()
         for rank, pid in pids.items():
-            if (due or rank not in self._trees) and (found := tree_of(pid)) is not None:
+            if (is_due or rank not in self._trees) and (tree := tree_of(pid)) is not None:
                 last = self._trees.get(rank)
                 # The peak of a process outlives it: the rank's next one needs as much.
-                self._trees[rank] = (
-                    found if last is None else found._replace(peak_mib=max(found.peak_mib, last.peak_mib))
-                )
+                self._trees[rank] = tree if last is None else tree._replace(peak_mib=max(tree.peak_mib, last.peak_mib))
 
 
 class ProcessTree(NamedTuple):

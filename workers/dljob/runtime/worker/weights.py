@@ -59,9 +59,9 @@ class LoadedRanks(Protocol):
 class LoadError(Exception):
     """A load went wrong; `untouched`: before the rank was asked."""
 
-    def __init__(self, why: str, *, untouched: bool = False) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str, *, untouched: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.untouched = untouched
 
 
@@ -116,21 +116,21 @@ class HostWeights:
         carrier, mark = self._carriers[channel], NO_MARK
         while True:
             try:
-                found = carrier.newer(mark, SLICE_S, SLICE_S + SLACK_S)
+                newer = carrier.newer(mark, SLICE_S, SLICE_S + SLACK_S)
             except CallTimeoutError:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever Ray raises: the channel is asked again
                 log.warning("%s: weight channel %r does not answer: %s", self._spec.role.name, channel, error)
                 time.sleep(AGAIN_S)
                 continue
-            if found is not None:
-                mark = found.mark
-                self._saw(channel, found, start)
+            if newer is not None:
+                mark = newer.mark
+                self._saw(channel, newer, start)
 
     def _saw(self, channel: str, version: Version, start: RankStart) -> None:
         with self._lock:
             self._seen[channel] = (*self._seen.get(channel, ()), version)[-KEPT:]
-            newest = newest_of([self._seen.get(each, ()) for each in self._plan.channels])
+            newest = newest_of([self._seen.get(plan_channel, ()) for plan_channel in self._plan.channels])
             if newest is None or (self._newest is not None and newest.at <= self._newest.at):
                 return
             self._newest = newest
@@ -140,17 +140,17 @@ class HostWeights:
 
     def load(self, order: LoadOrder) -> None:
         """Begin a load. One that is under way goes on; one that is done is reported again."""
-        mine = order.incarnation, order.at
+        order_key = order.incarnation, order.at
         with self._lock:
-            held = self._held.get(order.rank)
+            held_load = self._held.get(order.rank)
             under_way = self._loads.get(order.rank)
-            if held is None or (held[0], held[1].at) != mine:
-                if under_way == mine:
+            if held_load is None or (held_load[0], held_load[1].at) != order_key:
+                if under_way == order_key:
                     return
-                held = None
-                self._loads[order.rank] = mine
-        if held is not None:
-            self._ranks.weights(order.rank, order.incarnation, held[1])
+                held_load = None
+                self._loads[order.rank] = order_key
+        if held_load is not None:
+            self._ranks.weights(order.rank, order.incarnation, held_load[1])
             return
         name = f"dljob-load-{order.rank}"
         threading.Thread(target=self._load, args=(order,), name=name, daemon=True).start()
@@ -160,7 +160,7 @@ class HostWeights:
         try:
             self._carry_out(order)
         except LoadError as error:
-            result = LoadResult(order.version, order.at, error.why, error.untouched)
+            result = LoadResult(order.version, order.at, error.reason, error.untouched)
         except Exception as error:  # PrimeMaster waits for an answer, and tells the user why
             log.exception("%s/%d: version %d was not loaded", self._spec.role.name, order.rank, order.version)
             result = LoadResult(order.version, order.at, f"{type(error).__name__}: {error}")
@@ -171,7 +171,7 @@ class HostWeights:
             self._not_behind = (0, ())
             if not result.untouched:
                 self._held.pop(order.rank, None)
-            if not result.why:
+            if not result.problem:
                 self._held[order.rank] = (order.incarnation, result)
         self._ranks.weights(order.rank, order.incarnation, result)
 
@@ -207,26 +207,29 @@ class HostWeights:
         fetched = {channel: self._fetched(channel, order.version) for channel in plan.channels}
         tensors = _named(fetched)  # also for a method: what is no tensor is told here, and not by its code
         if plan.load.kind == "method":
-            states = {channel: load_state(one.index, buckets) for channel, (one, buckets) in fetched.items()}
+            states = {
+                channel: load_state(fetched_version.index, buckets)
+                for channel, (fetched_version, buckets) in fetched.items()
+            }
             self._call(plan.load, order.incarnation, (order.version, states))
         else:
             self._send(plan.load, order, tensors)
         if plan.verify is not None:
-            expected = {channel: digest(each) for channel, each in tensors.items()}
+            expected = {channel: digest(named_tensors) for channel, named_tensors in tensors.items()}
             differ(self._verified(plan.verify, order), expected)
 
     def _fetched(self, channel: str, number: int) -> tuple[Version, Buckets]:
         carrier = self._carriers[channel]
-        found: Version | None = carrier.ask("version", number)
-        if found is None:
+        version: Version | None = carrier.ask("version", number)
+        if version is None:
             raise LoadError(f"channel {channel} has version {number} no more", untouched=True)
         try:
-            buckets = carrier.fetch(found, seconds_for(places(found.sizes)[1]))
+            buckets = carrier.fetch(version, seconds_for(places(version.sizes)[1]))
         except DLJobError as error:
             raise LoadError(f"channel {channel}: {error.message}", untouched=True) from error
         if buckets is None:
             raise LoadError(f"channel {channel} lost version {number}", untouched=True)
-        return found, buckets
+        return version, buckets
 
     def _send(self, load: ProbePlan, order: LoadOrder, tensors: Mapping[str, Mapping[str, NamedTensor]]) -> None:
         folder = Path(self._spec.job.dir) / "weights" / f"{self._spec.role.name}-{order.rank}"
@@ -262,10 +265,10 @@ class HostWeights:
         """Return what the rank says that it holds: a checksum, or one for each channel."""
         if verify.kind == "method":
             return self._call(verify, order.incarnation, ())
-        answer = asyncio.run(ask(verify, self._target(order.rank), wanted=MOST_BYTES))
+        answer = asyncio.run(ask(verify, self._target(order.rank), most_bytes=MOST_BYTES))
         if not answer.ok:
             raise LoadError(f"not verified: {answer.words}")
-        return told(answer)
+        return parse_sums(answer)
 
 
 def _run(call: Future[Any], method: Callable[..., Any], name: str, args: Sequence[Any]) -> None:
@@ -276,33 +279,33 @@ def _run(call: Future[Any], method: Callable[..., Any], name: str, args: Sequenc
 
 
 def _named(fetched: Fetched) -> dict[str, dict[str, NamedTensor]]:
-    found: dict[str, dict[str, NamedTensor]] = {}
+    tensors_by_channel: dict[str, dict[str, NamedTensor]] = {}
     for channel, (version, buckets) in fetched.items():
         try:
-            found[channel] = named(version.index, buckets)
+            tensors_by_channel[channel] = named(version.index, buckets)
         except DLJobError as error:
             raise LoadError(f"channel {channel}: {error}", untouched=True) from error
-    return found
+    return tensors_by_channel
 
 
 def newest_of(channels: Sequence[Sequence[Version]]) -> NewestVersion | None:
     """Return the newest version that all channels have; None: there is none yet."""
-    tables = [{one.version: one for one in seen} for seen in channels]
+    tables = [{version.version: version for version in channel_versions} for channel_versions in channels]
     complete = [[table[number] for table in tables] for number in tables[0] if all(number in t for t in tables)]
     if not complete:
         return None
-    newest = max(complete, key=lambda parts: max(one.taken_at for one in parts))
+    newest = max(complete, key=lambda parts: max(version.taken_at for version in parts))
     return NewestVersion(
         newest[0].version,
-        max(one.taken_at for one in newest),
-        max(one.since for one in newest),
-        min(one.first for one in newest),
-        tuple(sorted({one.by for one in newest if one.by[0]})),
-        min((one.learned_since for one in newest if one.learned_since), default=0.0),
+        max(version.taken_at for version in newest),
+        max(version.since for version in newest),
+        min(version.first for version in newest),
+        tuple(sorted({version.by for version in newest if version.by[0]})),
+        min((version.learned_since for version in newest if version.learned_since), default=0.0),
     )
 
 
-def told(answer: Answer) -> Any:
+def parse_sums(answer: Answer) -> Any:
     """Return the checksums in an answer: JSON, or the last line of text."""
     text = answer.body.decode(errors="replace").strip()
     try:
@@ -311,16 +314,16 @@ def told(answer: Answer) -> Any:
         return text.splitlines()[-1].strip() if text else ""
 
 
-def differ(said: Any, expected: Mapping[str, str]) -> None:
+def differ(answer: Any, expected: Mapping[str, str]) -> None:
     """Compare what a rank holds with what was published.
 
     Raises:
         LoadError: A checksum differs; it names the channel.
     """
-    if isinstance(said, str) and len(expected) == 1:
-        said = dict.fromkeys(expected, said)
-    held: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    if isinstance(answer, str) and len(expected) == 1:
+        answer = dict.fromkeys(expected, answer)
+    held_sums: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
     for channel, checksum in expected.items():
-        if held.get(channel) != checksum:
-            found = held.get(channel, said)
-            raise LoadError(f"channel {channel}: it holds {str(found)[:80]!r}, {checksum} was published")
+        if held_sums.get(channel) != checksum:
+            held_sum = held_sums.get(channel, answer)
+            raise LoadError(f"channel {channel}: it holds {str(held_sum)[:80]!r}, {checksum} was published")

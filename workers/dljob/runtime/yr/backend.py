@@ -59,7 +59,7 @@ def instance_name(actor: str) -> str:
 
 def actor_name(instance: str) -> str:
     """Decode a name of `instance_name`."""
-    return _ESCAPE.sub(lambda found: bytes.fromhex(found[0].replace("_", "")).decode(), instance)
+    return _ESCAPE.sub(lambda match: bytes.fromhex(match[0].replace("_", "")).decode(), instance)
 
 
 class YrBackend:
@@ -68,13 +68,13 @@ class YrBackend:
     name = NAME
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        given = dict(options or {})
-        unknown = sorted(set(given) - {"localMode"})
+        given_options = dict(options or {})
+        unknown = sorted(set(given_options) - {"localMode"})
         if unknown:
             raise UsageError(f"backend yr has no option {unknown[0]!r}", hint="it has: localMode (true, false)")
         from dljob.runtime.yr import session
 
-        self._session = session.local() if given.get("localMode") else session.cluster()
+        self._session = session.local() if given_options.get("localMode") else session.cluster()
         self._yr: Any = self._session.yr
         self.capabilities = LOCAL if self._session.local else CLUSTER
         self.kv: KeyValue = self._session.kv
@@ -82,9 +82,9 @@ class YrBackend:
 
     # -- nodes
 
-    def here(self) -> str:
+    def own_node(self) -> str:
         """Return the node of this process; a driver outside the cluster is on none."""
-        return self._session.here()
+        return self._session.own_node()
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """Return the nodes whose status is normal."""
@@ -96,13 +96,13 @@ class YrBackend:
     async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
         """Hold a unit by a resource group. Refused with several nodes: a group cannot be pinned to one of them."""
         # Asked anew: a node may have joined since the plan was made, and then the group could land anywhere.
-        there = [view.id for view in await self.nodes()]
-        if node not in there:
+        node_ids = [view.id for view in await self.nodes()]
+        if node not in node_ids:
             raise ReservationRefusedError(f"unit {unit.name} cannot be reserved on node {node[:8]}: the node is gone")
-        if len(there) > 1:
+        if len(node_ids) > 1:
             raise ReservationRefusedError(
                 f"unit {unit.name}: the backend yr lacks {Capability.SEVERAL_NODES}: it cannot pin a resource group to "
-                f"one of {len(there)} nodes"
+                f"one of {len(node_ids)} nodes"
             )
         # The key first: a group without one could not be found again, as no call of the SDK lists groups.
         if await self.kv.put_if_absent(GROUPS + name, b""):
@@ -145,20 +145,20 @@ class YrBackend:
     def _check(self, spec: ActorSpec) -> None:
         if spec.python:
             raise UsageError(f"{spec.name} has a python of its own, with which the backend yr starts no class")
-        own = getattr(_class(STAND_INS.get(spec.cls, spec.cls)), "carries_environment", False)
-        if spec.env and not own and Capability.PROCESSES not in self.capabilities:
+        has_own_environment = getattr(_class(STAND_INS.get(spec.cls, spec.cls)), "carries_environment", False)
+        if spec.env and not has_own_environment and Capability.PROCESSES not in self.capabilities:
             raise UsageError(
                 f"{spec.name} has an environment of its own: the backend yr in local mode lacks {Capability.PROCESSES}"
             )
 
     def _make(self, spec: ActorSpec) -> Any:
-        wanted = bundle_of(spec.resources)
+        amounts = bundle_of(spec.resources)
         options = self._yr.InvokeOptions(
             name=instance_name(spec.name),
             namespace=NAMESPACE,
-            cpu=round(wanted.pop("CPU", 0)),
-            memory=round(wanted.pop("Memory", 0)),
-            custom_resources=wanted,
+            cpu=round(amounts.pop("CPU", 0)),
+            memory=round(amounts.pop("Memory", 0)),
+            custom_resources=amounts,
             concurrency=min(spec.max_concurrency or MOST_CALLS, MOST_CALLS),
             recover_retry_times=0,
         )
@@ -182,24 +182,24 @@ class YrBackend:
         if name not in await self.actors(name):
             return None  # the SDK would wait for its whole timeout for an unknown name
         with suppress(RuntimeError, TimeoutError):
-            found = await asyncio.to_thread(self._yr.get_instance, instance_name(name), NAMESPACE, LOOK_UP_S)
-            return ActorRef(name, found)
+            instance = await asyncio.to_thread(self._yr.get_instance, instance_name(name), NAMESPACE, LOOK_UP_S)
+            return ActorRef(name, instance)
         return None
 
     async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
         """Call a method and await its answer."""
         try:
-            said = await ref.native.answer.invoke(method, args).as_future()
+            reply = await ref.native.answer.invoke(method, args).as_future()
         except RuntimeError as error:
             raise _loss(ref, error) from None
-        if isinstance(said, CellFailure):
+        if isinstance(reply, CellFailure):
             raise ActorCallError(
-                f"{ref.name}.{method} raised {said.error_type}: {said.message}",
-                error_type=said.error_type,
-                remote_traceback=said.traceback,
-                outcome=said.outcome,
+                f"{ref.name}.{method} raised {reply.error_type}: {reply.message}",
+                error_type=reply.error_type,
+                remote_traceback=reply.traceback,
+                outcome=reply.outcome,
             )
-        return said
+        return reply
 
     async def kill(self, ref: ActorRef) -> None:
         """End the instance; no error if it is gone."""

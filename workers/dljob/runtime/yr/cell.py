@@ -54,8 +54,8 @@ class Cell:
     def answer(self, method: str, args: tuple[Any, ...]) -> Any:
         """Return the result of a method, awaited; a CellFailure when it raised."""
         try:
-            given = getattr(self._own, method)(*args)
-            return self._await(given) if inspect.isawaitable(given) else given
+            result = getattr(self._own, method)(*args)
+            return self._await(result) if inspect.isawaitable(result) else result
         except (Exception, CancelledError) as error:  # noqa: BLE001 - it goes to the caller
             outcome = error.outcome if isinstance(error, OutcomeError) else None
             return CellFailure(type(error).__name__, str(error), traceback.format_exc(), outcome)
@@ -71,8 +71,8 @@ class Cell:
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _await(self, given: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(_awaited(given), self._loop).result()
+    def _await(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()
 
 
 async def _construct(cls: type, args: tuple[Any, ...], actor: str) -> Any:
@@ -80,8 +80,8 @@ async def _construct(cls: type, args: tuple[Any, ...], actor: str) -> Any:
     return cls(*args)
 
 
-async def _awaited(given: Any) -> Any:
-    return await given
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
 
 
 async def _cancel_all() -> None:

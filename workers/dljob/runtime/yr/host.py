@@ -44,7 +44,7 @@ class YrHost(ForkHost):
         self.actor_name = OWN_NAME.get()
         self.reports = Reports()
         self.reports.accept_epoch(spec.epoch)
-        self.counters = StepCounters.made(spec.role.group_size)
+        self.counters = StepCounters.create(spec.role.group_size)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
         self._prepare(spec, lambda: LOOPBACK)
@@ -59,7 +59,7 @@ class YrHost(ForkHost):
         """Answer PrimeMaster's first call: this host is up."""
         from dljob.runtime.yr import session
 
-        return Hello(os.getpid(), session.local().here(), ())
+        return Hello(os.getpid(), session.local().own_node(), ())
 
     def leave(self, code: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - the same
         """End this host, but not its process, which others share."""
@@ -107,8 +107,8 @@ class YrHost(ForkHost):
     def _helper_gone(self) -> None:
         """End this host with its fork server, without which it can start no rank."""
         with self._lock:
-            left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
-        for rank in left:
+            unended_ranks = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
+        for rank in unended_ranks:
             self._ended(rank, UNSEEN)
         self._helper_ended.set()
         if not self._leaving:
@@ -133,21 +133,23 @@ class YrHost(ForkHost):
 class _NoCalls(CallTransport):
     """A transport that refuses calls to other roles, which only Ray carries."""
 
-    def __init__(self, who: str) -> None:
-        self._who = who
+    def __init__(self, caller_name: str) -> None:
+        self._who = caller_name
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
         self.incarnations: dict[str, int] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:
         """Return a future with the refusal."""
-        said = f"{self._who} calls {call.name}: the backend yr carries no calls between roles"
-        return _failed(CallError(said, role=call.role, rank=call.rank, hint="run the job on Ray"))
+        message = f"{self._who} calls {call.name}: the backend yr carries no calls between roles"
+        return _failed(CallError(message, role=call.role, rank=call.rank, hint="run the job on Ray"))
 
-    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+    def ask(self, method: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Refuse a question to PrimeMaster in the same way."""
         del args, timeout_s
-        return _failed(UnreachableError(f"{self._who} asks PrimeMaster ({what}): the backend yr carries no questions"))
+        return _failed(
+            UnreachableError(f"{self._who} asks PrimeMaster ({method}): the backend yr carries no questions")
+        )
 
 
 def _failed(error: DLJobError) -> Future[Any]:

@@ -32,21 +32,21 @@ Callback = Callable[[Any], None]
 
 @dataclass(slots=True)
 class LocalNode:
-    """A node as `yr.resources()` describes it; `held` is what resource groups hold."""
+    """A node as `yr.resources()` describes it; `held_amounts` is what resource groups hold."""
 
     id: str
     capacity: Amounts
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    held: Amounts = field(default_factory=dict)
+    held_amounts: Amounts = field(default_factory=dict)
 
     def free(self) -> Amounts:
         """Return the amounts that no group holds."""
-        return {name: amount - self.held.get(name, 0.0) for name, amount in self.capacity.items()}
+        return {name: amount - self.held_amounts.get(name, 0.0) for name, amount in self.capacity.items()}
 
-    def hold(self, wanted: Mapping[str, float], sign: int = 1) -> None:
+    def hold(self, amounts: Mapping[str, float], sign: int = 1) -> None:
         """Add amounts to the held ones; with sign -1, subtract them."""
-        for name, amount in wanted.items():
-            self.held[name] = self.held.get(name, 0.0) + sign * amount
+        for name, amount in amounts.items():
+            self.held_amounts[name] = self.held_amounts.get(name, 0.0) + sign * amount
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _PlacementGroup:
     request: str
     bundles: list[Amounts]
     node: LocalNode | None = None
-    why: str = ""
+    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -125,9 +125,9 @@ class FunctionSystem(LocalModeRuntime):
             if group.node is not None:
                 group.node.hold(total)
             elif any(_within(total, node.capacity) for node in self._nodes.values()):
-                group.why = f"the node has no room for it now ({strategy})"
+                group.problem = f"the node has no room for it now ({strategy})"
             else:
-                group.why = f"the node can never hold it ({strategy})"
+                group.problem = f"the node can never hold it ({strategy})"
             return group.request
 
     def wait_resource_group(self, name: str, request_id: str, timeout_seconds: int) -> None:  # noqa: ARG002
@@ -137,13 +137,15 @@ class FunctionSystem(LocalModeRuntime):
         if group is None or group.request != request_id:
             raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no resource group {name} of that request")
         if group.node is None:
-            raise _error(ErrorCode.ERR_RESOURCE_NOT_ENOUGH, group.why)
+            raise _error(ErrorCode.ERR_RESOURCE_NOT_ENOUGH, group.problem)
 
     def remove_resource_group(self, name: str) -> None:
         """Release the group, and end the instances in it."""
         with self._mutex:
             group = self._groups.pop(name, None)
-            inside = [own.id for own in self._instances.values() if own.group == name]
+            inside = [
+                instance_record.id for instance_record in self._instances.values() if instance_record.group == name
+            ]
         if group is None:
             raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no resource group {name}")
         # Without the lock: ending an instance runs user code.
@@ -171,17 +173,17 @@ class FunctionSystem(LocalModeRuntime):
             if key:
                 self._names[key] = ""
         try:
-            made = super().create_instance(func_meta, args, opt, group_info)
+            instance_id = super().create_instance(func_meta, args, opt, group_info)
         except BaseException:
             with self._mutex:
                 # The name is free again: the next try must not find an instance that never was.
                 self._names.pop(key, None)
             raise
         with self._mutex:
-            self._instances[made] = _Instance(made, func_meta, group)
+            self._instances[instance_id] = _Instance(instance_id, func_meta, group)
             if key:
-                self._names[key] = made
-        return made
+                self._names[key] = instance_id
+        return instance_id
 
     def invoke_instance(
         self, func_meta: Any, instance_id: str, args: list[Any], opt: Any, return_nums: int
@@ -189,14 +191,14 @@ class FunctionSystem(LocalModeRuntime):
         """Call an instance by its id, or by the `namespace-name` of a handle from a lookup."""
         with self._mutex:
             # A handle from a lookup has the name only.
-            own = self._instances.get(self._names.get(instance_id, instance_id))
-        if own is None:
+            instance_record = self._instances.get(self._names.get(instance_id, instance_id))
+        if instance_record is None:
             raise _error(ErrorCode.ERR_INSTANCE_NOT_FOUND, f"there is no instance {instance_id}")
-        objects: list[str] = super().invoke_instance(func_meta, own.id, args, opt, return_nums)
+        objects: list[str] = super().invoke_instance(func_meta, instance_record.id, args, opt, return_nums)
         with self._mutex:
-            for made in objects:
-                own.waiting[made] = []
-                self._objects[made] = own
+            for object_id in objects:
+                instance_record.waiting[object_id] = []
+                self._objects[object_id] = instance_record
         return objects
 
     def set_get_callback(self, object_id: str, callback: Callback) -> None:
@@ -205,18 +207,18 @@ class FunctionSystem(LocalModeRuntime):
         For an instance that has ended meanwhile, its end is the error.
         """
         with self._mutex:
-            own = self._objects.get(object_id)
-            if own is not None and object_id in own.waiting:
-                own.waiting[object_id].append(callback)
-        if own is not None and own.id not in self._instances:
-            callback(_ended(own.id))
+            instance_record = self._objects.get(object_id)
+            if instance_record is not None and object_id in instance_record.waiting:
+                instance_record.waiting[object_id].append(callback)
+        if instance_record is not None and instance_record.id not in self._instances:
+            callback(_ended(instance_record.id))
             return
         super().set_get_callback(object_id, lambda done: self._tell(object_id, callback, done))
 
     def _tell(self, object_id: str, callback: Callback, done: Any) -> None:
         with self._mutex:
-            if (own := self._objects.pop(object_id, None)) is not None:
-                own.waiting.pop(object_id, None)
+            if (instance_record := self._objects.pop(object_id, None)) is not None:
+                instance_record.waiting.pop(object_id, None)
         if isinstance(done, Future):
             error = done.exception()
             done = done.result() if error is None else error
@@ -228,20 +230,20 @@ class FunctionSystem(LocalModeRuntime):
     def terminate_instance(self, instance_id: str) -> None:
         """End an instance: its pending calls fail first, then it may clean up. No error if it is gone."""
         with self._mutex:
-            own = self._instances.pop(self._names.get(instance_id, instance_id), None)
-            if own is None:
+            instance_record = self._instances.pop(self._names.get(instance_id, instance_id), None)
+            if instance_record is None:
                 return
-            self._names = {key: made for key, made in self._names.items() if made != own.id}
-            waiting = [callback for callbacks in own.waiting.values() for callback in callbacks]
-            for gone in own.waiting:
-                self._objects.pop(gone, None)
+            self._names = {key: named_id for key, named_id in self._names.items() if named_id != instance_record.id}
+            waiting = [callback for callbacks in instance_record.waiting.values() for callback in callbacks]
+            for object_id in instance_record.waiting:
+                self._objects.pop(object_id, None)
         for callback in waiting:
-            callback(_ended(own.id))
+            callback(_ended(instance_record.id))
         # Before the SDK ends it: afterwards its object is gone.
-        worker = self._client.workers.get(own.id)
+        worker = self._client.workers.get(instance_record.id)
         with suppress(Exception):  # user code may raise here; the instance ends in any case
             worker._instance.__yr_shutdown__(0)
-        super().terminate_instance(own.id)
+        super().terminate_instance(instance_record.id)
 
     def terminate_instance_sync(self, instance_id: str) -> None:
         """End an instance: in local mode the asynchronous call is synchronous, too."""
@@ -250,18 +252,18 @@ class FunctionSystem(LocalModeRuntime):
     def query_named_instances(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
         """Return `namespace-name` of each named instance."""
         with self._mutex:
-            return sorted(key for key, made in self._names.items() if made)
+            return sorted(key for key, instance_id in self._names.items() if instance_id)
 
     def get_instance_by_name(self, name: str, namespace: str, timeout: int) -> Any:  # noqa: ARG002
         """Return the metadata from which the SDK makes a handle, at once: `timeout` is not used."""
         with self._mutex:
-            own = self._instances.get(self._names.get(_key(namespace, name), ""))
-        if own is None:
+            instance_record = self._instances.get(self._names.get(_key(namespace, name), ""))
+        if instance_record is None:
             raise _error(ErrorCode.ERR_INSTANCE_NOT_FOUND, f"there is no instance named {name}")
-        said = type(own.meta)()
-        said.CopyFrom(own.meta)
-        said.ClearField("code")  # the class is known here; only a cluster's runtime unpacks it
-        return said
+        meta = type(instance_record.meta)()
+        meta.CopyFrom(instance_record.meta)
+        meta.ClearField("code")  # the class is known here; only a cluster's runtime unpacks it
+        return meta
 
     def finalize(self) -> None:
         """End all instances and the runtime."""
@@ -296,8 +298,8 @@ def _key(namespace: str, name: str) -> str:
     return (f"{namespace}-{name}" if namespace else name) if name else ""
 
 
-def _within(wanted: Mapping[str, float], there: Mapping[str, float]) -> bool:
-    return all(amount <= there.get(name, 0.0) for name, amount in wanted.items())
+def _within(amounts: Mapping[str, float], room: Mapping[str, float]) -> bool:
+    return all(amount <= room.get(name, 0.0) for name, amount in amounts.items())
 
 
 def _error(code: ErrorCode, message: str) -> YRRuntimeError:

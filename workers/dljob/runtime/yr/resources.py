@@ -11,26 +11,26 @@ MEBI = 2**20
 
 def bundle_of(resources: Resources) -> dict[str, float]:
     """Return resources in openYuanrong's terms: CPU in thousandths, Memory in MB, others by `KIND/.+/count`."""
-    made: dict[str, float] = {}
+    bundle: dict[str, float] = {}
     for name, amount in resources:
         if name == "CPU":
-            made["CPU"] = amount * 1000 / GRAIN
+            bundle["CPU"] = amount * 1000 / GRAIN
         elif name == "memory":
             # Rounded up to whole MB: a group must not hold less than was asked for.
-            made["Memory"] = -(-amount // GRAIN // MEBI)
+            bundle["Memory"] = -(-amount // GRAIN // MEBI)
         else:
-            made[f"{name}/.+/count"] = amount / GRAIN
-    return made
+            bundle[f"{name}/.+/count"] = amount / GRAIN
+    return bundle
 
 
 def resources_of(amounts: Mapping[str, float]) -> Resources:
     """Return openYuanrong's amounts as resources of a plan."""
-    made: dict[str, int] = {}
+    resources: dict[str, int] = {}
     for name, amount in amounts.items():
         if name == "CPU":
-            made["CPU"] = round(amount * GRAIN / 1000)
+            resources["CPU"] = round(amount * GRAIN / 1000)
         elif name == "Memory":
-            made["memory"] = round(amount) * MEBI * GRAIN
+            resources["memory"] = round(amount) * MEBI * GRAIN
         elif name.endswith("/count"):
-            made[name.partition("/")[0]] = round(amount * GRAIN)
-    return tuple(sorted((name, amount) for name, amount in made.items() if amount))
+            resources[name.partition("/")[0]] = round(amount * GRAIN)
+    return tuple(sorted((name, amount) for name, amount in resources.items() if amount))

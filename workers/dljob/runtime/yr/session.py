@@ -27,7 +27,7 @@ class Session:
     """The SDK's module."""
     local: bool
     kv: KeyValue
-    here: Callable[[], str]
+    own_node: Callable[[], str]
     resources: Callable[[], list[dict[str, Any]]]
     """Returns the rows of `yr.resources()`."""
 

@@ -124,8 +124,8 @@ def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault
     faults: list[FileFault] = []
     problems: list[Problem] = []
     for document in tree.read(text):
-        found, wrong = _document(document, check)
-        faults += found
+        document_faults, wrong = _document(document, check)
+        faults += document_faults
         problems += [_problem(file, document, finding) for finding in wrong]
     if problems:
         # Checks run document by document, and users read from top to bottom.
@@ -175,13 +175,15 @@ def _between(loc: Loc, item: JsonValue, check: Check) -> Iterator[Finding]:
 def _moment(loc: Loc, when: JsonValue) -> Iterator[Finding]:
     if not isinstance(when, dict):
         return
-    given = [name for name in _MOMENTS if when.get(name) is not None]
+    moment_keys = [name for name in _MOMENTS if when.get(name) is not None]
     # Nothing, or `count` alone; an unknown key is reported by the schema instead.
-    if len(given) > 1 or (not given and when.keys() <= {"count"}):
-        said = " and ".join(given) if given else "none of them"
-        yield Finding(loc, f"one of time, step and event, not {said}", "write {step: 15}, {time: 60} or {event: ...}")
-    if "count" in when and given and given != ["event"]:
-        yield Finding((*loc, "count"), "counts events", f"{given[0]} comes once", at_key=True)
+    if len(moment_keys) > 1 or (not moment_keys and when.keys() <= {"count"}):
+        given_text = " and ".join(moment_keys) if moment_keys else "none of them"
+        yield Finding(
+            loc, f"one of time, step and event, not {given_text}", "write {step: 15}, {time: 60} or {event: ...}"
+        )
+    if "count" in when and moment_keys and moment_keys != ["event"]:
+        yield Finding((*loc, "count"), "counts events", f"{moment_keys[0]} comes once", at_key=True)
 
 
 def _manner(loc: Loc, item: Mapping[str, Any]) -> Iterator[Finding]:

@@ -93,14 +93,14 @@ def parse(data: Mapping[str, Any], *, rules: Rules | None = None) -> DLJobManife
     """
     odd: list[Finding] = []
     plain = _plain(data, (), odd)
-    manifest, found = validate(plain, doubtful=[finding.loc for finding in odd])
+    manifest, findings = validate(plain, doubtful=[finding.loc for finding in odd])
     if manifest is None or odd:
         unread = {finding.loc for finding in odd}
         # These values were replaced by None: findings about them would be consequences.
-        found = tuple(finding for finding in found if finding.at_key or finding.loc not in unread)
-        raise SpecError(_unplaced((*odd, *found)))
-    if rules is not None and (found := tuple(rules(manifest))):
-        raise SpecError(_unplaced(found))
+        findings = tuple(finding for finding in findings if finding.at_key or finding.loc not in unread)
+        raise SpecError(_unplaced((*odd, *findings)))
+    if rules is not None and (findings := tuple(rules(manifest))):
+        raise SpecError(_unplaced(findings))
     return manifest
 
 
@@ -177,28 +177,31 @@ def _manifest(document: Document, file: str) -> tuple[DLJobManifest | None, list
     ]
     if document.data is None:
         return None, problems
-    manifest, found = validate(document.data, doubtful=[fault.loc for fault in document.faults])
+    manifest, findings = validate(document.data, doubtful=[fault.loc for fault in document.faults])
     unread = {fault.loc for fault in document.faults if fault.unread}
     # An unread value was replaced: a finding about it would be a consequence.
-    read = [finding for finding in found if finding.at_key or finding.loc not in unread]
+    read = [finding for finding in findings if finding.at_key or finding.loc not in unread]
     return manifest, problems + _problems(document, file, read)
 
 
-def _problems(document: Document, file: str, found: Iterable[Finding]) -> list[Problem]:
-    return [_problem(file, _place(document, one), path_of(one.loc), one.message, one.hint) for one in found]
+def _problems(document: Document, file: str, findings: Iterable[Finding]) -> list[Problem]:
+    return [
+        _problem(file, _place(document, finding), path_of(finding.loc), finding.message, finding.hint)
+        for finding in findings
+    ]
 
 
-def _unplaced(found: Iterable[Finding]) -> tuple[Problem, ...]:
+def _unplaced(findings: Iterable[Finding]) -> tuple[Problem, ...]:
     """Return the problems of data that is in no file."""
-    return tuple(Problem(path_of(one.loc), one.message, hint=one.hint) for one in found)
+    return tuple(Problem(path_of(finding.loc), finding.message, hint=finding.hint) for finding in findings)
 
 
 def _hint(fault: tree.TextProblem) -> str:
     """Return the hint of a text error. For a value that kubectl reads otherwise it depends on the type of the field."""
-    wanted = expected(fault.loc) if fault.elsewhere else ""
+    expected_kind = expected(fault.loc) if fault.elsewhere else ""
     # The hint names one way to write each reading, kubectl's last; the type of the field tells which one is meant.
     choices = fault.hint.removeprefix("write ").split(" or ")
-    match wanted:
+    match expected_kind:
         case "a whole number" if choices[-1] in ("true", "false"):
             return "write a whole number"
         case "true or false":

@@ -41,9 +41,9 @@ def check(manifest: DLJobManifest) -> None:
     Raises:
         SpecError: with every broken rule.
     """
-    found = findings(manifest.spec)
-    if found:
-        raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in found))
+    spec_findings = findings(manifest.spec)
+    if spec_findings:
+        raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in spec_findings))
 
 
 def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManifest | None, tuple[Finding, ...]]:
@@ -54,8 +54,8 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
         doubtful: fields whose value is uncertain, such as those given twice; rules that read them are skipped.
     """
     if not isinstance(data, dict):
-        found = "a list" if isinstance(data, list) else "a text" if isinstance(data, str) else f"{data!r:.40}"
-        return None, (Finding((), f"is {found}: a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
+        field_findings = "a list" if isinstance(data, list) else "a text" if isinstance(data, str) else f"{data!r:.40}"
+        return None, (Finding((), f"is {field_findings}: a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
     # An object of another kind would fail in every field: its kind is the only useful finding.
     foreign = _kind(data)
     # Without `kind` or `apiVersion` it may still be meant as a DLJob, so its fields are checked too.
@@ -66,12 +66,16 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     try:
         manifests = [_strict(data)]
     except ValidationError as error:
-        found = _with_lengths(list(details(error)), data)
+        field_findings = _with_lengths(list(details(error)), data)
         # The kind beside a missing apiVersion is told already.
-        wrong += [finding for _, finding in found if finding.loc not in {one.loc for one in foreign}]
+        wrong += [
+            finding
+            for _, finding in field_findings
+            if finding.loc not in {kind_finding.loc for kind_finding in foreign}
+        ]
         # The rest is still checked by the rules between fields, so that a user sees all problems at once.
-        manifests, gone = _without(data, [finding for _, finding in found])
-        unsure += [*gone, *(_about(kind, finding, data) for kind, finding in found)]
+        manifests, left_out = _without(data, [finding for _, finding in field_findings])
+        unsure += [*left_out, *(_about(kind, finding, data) for kind, finding in field_findings)]
     broken = [findings(manifest.spec) for manifest in manifests]
     # Findings that rest on an uncertain field are dropped: they might be mere consequences.
     wrong += [
@@ -95,14 +99,14 @@ def is_another(data: JsonValue) -> bool:
 
 def _kind(data: dict[str, JsonValue]) -> tuple[Finding, ...]:
     """Return findings on apiVersion and kind."""
-    found: list[Finding] = []
-    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+    kind_findings: list[Finding] = []
+    for key, expected_value in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in data:
-            found.append(Finding((key,), "is missing", f"write {key}: {wanted}"))
-        elif data[key] != wanted:
-            hint = did_you_mean(str(data[key]), [wanted])
-            found.append(Finding((key,), f"must be {wanted}, not {json.dumps(data[key])[:60]}", hint))
-    return tuple(found)
+            kind_findings.append(Finding((key,), "is missing", f"write {key}: {expected_value}"))
+        elif data[key] != expected_value:
+            hint = did_you_mean(str(data[key]), [expected_value])
+            kind_findings.append(Finding((key,), f"must be {expected_value}, not {json.dumps(data[key])[:60]}", hint))
+    return tuple(kind_findings)
 
 
 def _strict(data: JsonValue) -> DLJobManifest:
@@ -113,19 +117,22 @@ def _strict(data: JsonValue) -> DLJobManifest:
 
 def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> Iterable[tuple[str, Finding]]:
     """Yield (pydantic's kind of error, finding) for each error of a document of model `root`."""
-    for one in error.errors(include_url=False):
-        if one["type"] == "too_short" and len(one["input"]) >= one.get("ctx", {})["min_length"]:
+    for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]:
             continue  # pydantic counts only the items that are right
         # pydantic appends "[key]" where the key of a mapping is wrong, not its value.
-        loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
-        if one["type"] == "string_too_long":
-            one["ctx"] = {**one.get("ctx", {}), "actual_length": len(one["input"])}  # of the value that is hidden next
+        loc: Loc = tuple(part for part in detail["loc"] if part != "[key]")
+        if detail["type"] == "string_too_long":
+            detail["ctx"] = {
+                **detail.get("ctx", {}),
+                "actual_length": len(detail["input"]),
+            }  # of the value that is hidden next
         # The name of a variable is no secret, and the user needs it to find the place.
         if PRIVATE in loc and loc[-1] != "name":
-            one["input"] = _hidden(one["input"])
-        message, hint = describe(one, loc, root)
-        key = one["type"] == "extra_forbidden" or len(loc) < len(one["loc"])
-        yield one["type"], Finding(loc, message, hint, at_key=key)
+            detail["input"] = _hidden(detail["input"])
+        message, hint = describe(detail, loc, root)
+        key = detail["type"] == "extra_forbidden" or len(loc) < len(detail["loc"])
+        yield detail["type"], Finding(loc, message, hint, at_key=key)
 
 
 def _hidden(value: object) -> object:
@@ -137,16 +144,18 @@ def _hidden(value: object) -> object:
     return {"…": "…"} if isinstance(value, dict) else value
 
 
-def _with_lengths(found: Sequence[tuple[str, Finding]], data: JsonValue) -> list[tuple[str, Finding]]:
+def _with_lengths(pairs: Sequence[tuple[str, Finding]], data: JsonValue) -> list[tuple[str, Finding]]:
     """Return the findings, with one about each list that is too long in the place of those about its items."""
-    lists = {one.loc[:at]: None for _, one in found for at, part in enumerate(one.loc) if isinstance(part, int)}
+    lists = {
+        finding.loc[:at]: None for _, finding in pairs for at, part in enumerate(finding.loc) if isinstance(part, int)
+    }
     long: dict[Loc, tuple[str, Finding]] = {}
     for loc in lists:
         most, items = most_items(loc), _value(data, loc)
         if most is not None and len(items) > most:
-            said = f"has {counted(len(items), 'item')}, at most {most}"
-            long[loc] = ("too_long", Finding(loc, said))
-    rest = [(kind, one) for kind, one in found if not _within(one.loc, long)]
+            message = f"has {counted(len(items), 'item')}, at most {most}"
+            long[loc] = ("too_long", Finding(loc, message))
+    rest = [(kind, finding) for kind, finding in pairs if not _within(finding.loc, long)]
     return [*long.values(), *rest]
 
 
@@ -161,7 +170,7 @@ def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[list[DLJobManif
 
     What cannot be left out has another value in each manifest. None: it can be neither left out nor replaced.
     """
-    gone: set[Loc] = set()
+    left_out: set[Loc] = set()
     manifests: list[DLJobManifest] = []
     for variant in range(len(_WORDS)):
         rest: Any = json.loads(json.dumps(data))
@@ -169,7 +178,7 @@ def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[list[DLJobManif
         for finding in wrong:
             loc, value = _replacement(finding.loc, variant)
             if not loc:
-                return [], gone
+                return [], left_out
             if _within(loc, replaced):
                 continue
             replaced.add(loc)
@@ -180,14 +189,14 @@ def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[list[DLJobManif
             parent[name] = value
             if name == "name" or isinstance(name, int):
                 # Another field may refer to it by a name that is not known.
-                gone.add((*loc[: -2 if name == "name" else -1], NAMES))
-        gone |= replaced
+                left_out.add((*loc[: -2 if name == "name" else -1], NAMES))
+        left_out |= replaced
         try:
             manifests.append(_strict(rest))
         except ValidationError:
             # The remaining fields are wrong too, so no rule between fields applies.
-            return [], gone
-    return manifests, gone
+            return [], left_out
+    return manifests, left_out
 
 
 def _within(loc: Loc, places: Container[Loc]) -> bool:

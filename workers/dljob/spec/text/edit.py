@@ -33,18 +33,18 @@ def with_value(text: str, index: int, loc: Loc, value: str | int) -> str:
     documents = tree.read(text)
     document = documents[index]
     try:
-        made = _Edit(text, document).set(loc, value)
+        edited = _Edit(text, document).set(loc, value)
     except _NoPlaceError as error:
         raise UsageError(f"{path_of(loc)}: {error}", hint=_BY_HAND) from None
-    wanted = [one.data for one in documents]
-    wanted[index] = _with(document.data, loc, value)
-    found = tree.read(made)
+    expected_data = [item.data for item in documents]
+    expected_data[index] = _with(document.data, loc, value)
+    edited_documents = tree.read(edited)
     # The guard of all above: nothing but this value may differ.
-    if [one.data for one in found] != wanted or any(one.faults for one in found):
+    if [item.data for item in edited_documents] != expected_data or any(item.faults for item in edited_documents):
         raise UsageError(
             f"{path_of(loc)}: it cannot be changed here alone: an anchor or a merge shares it", hint=_BY_HAND
         )
-    return made
+    return edited
 
 
 class _NoPlaceError(Exception):
@@ -104,9 +104,13 @@ class _Edit:
     def _behind(self, loc: Loc) -> int | None:
         """Return where the next line begins behind a key with a plain value; None for values of several lines."""
         line = self._document.keys[loc].line
-        found = self._at(self._document.values[loc])
-        span = next((end for first, end in _scalars(self._text) if first == found), None)
-        if span is None or self._document.values[loc].line != line or "\n" in self._text[found:span].rstrip("\r\n"):
+        value_offset = self._at(self._document.values[loc])
+        span = next((end for first, end in _scalars(self._text) if first == value_offset), None)
+        if (
+            span is None
+            or self._document.values[loc].line != line
+            or "\n" in self._text[value_offset:span].rstrip("\r\n")
+        ):
             return None
         return min(self._starts[line], len(self._text))
 
@@ -143,11 +147,11 @@ def _scalars(text: str) -> list[tuple[int, int]]:
 
 
 def _with(data: JsonValue, loc: Loc, value: str | int) -> JsonValue:
-    made = copy.deepcopy(data)
-    place: Any = made
+    copied = copy.deepcopy(data)
+    place: Any = copied
     for part in loc[:-1]:
         if isinstance(part, str) and part not in place:
             place[part] = {}
         place = place[part]
     place[loc[-1]] = value
-    return made
+    return copied

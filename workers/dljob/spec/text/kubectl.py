@@ -19,8 +19,8 @@ _CAPITAL = re.compile(r"[-+]?0(X[0-9a-fA-F]+|O[0-7]+|B[01]+)")
 def differs(text: str, *, number: bool) -> tuple[str, str]:
     """Return (kubectl's value, hint) of a plain scalar that dljob reads as a number or text; ("", "") if they agree."""
     if number:
-        ours, theirs = _octal(text)
-        return ("", "") if ours == theirs else (str(theirs), f"write {ours} or {theirs}")
+        own_value, kubectl_value = _octal(text)
+        return ("", "") if own_value == kubectl_value else (str(kubectl_value), f"write {own_value} or {kubectl_value}")
     if text in _TRUE or text in _FALSE:
         word = "true" if text in _TRUE else "false"
         return word, f'write "{text}" or {word}'

@@ -50,17 +50,25 @@ def plain(problem: str) -> tuple[str, str]:
     match = _EXPECTED.fullmatch(problem)
     if match is None:
         return problem, ""
-    found, wanted = (_TOKENS.get(token, f"'{token}'") for token in (match["found"], match["wanted"].strip("'")))
-    if wanted == "'---'" and match["found"] == "<stream end>":
+    found_text, expected_text = (
+        _TOKENS.get(token, f"'{token}'") for token in (match["found"], match["wanted"].strip("'"))
+    )
+    if expected_text == "'---'" and match["found"] == "<stream end>":
         return "found the end of the file behind a directive (%), wanted is '---' and a mapping", ""
-    if wanted == "'---'":
-        return f"found {found} behind the end of the document", "a file holds one mapping, or several with --- between"
+    if expected_text == "'---'":
+        return (
+            f"found {found_text} behind the end of the document",
+            "a file holds one mapping, or several with --- between",
+        )
     if match["wanted"] == "<block end>":
-        return f"found {found} where the next line of the block is wanted", "indent all its lines by the same spaces"
+        return (
+            f"found {found_text} where the next line of the block is wanted",
+            "indent all its lines by the same spaces",
+        )
     if match["wanted"] == "the node content":
-        return f"found {found} where a value is wanted", "write a value, or put the text into quotes"
+        return f"found {found_text} where a value is wanted", "write a value, or put the text into quotes"
     if match["wanted"].startswith("',' or"):
-        return f"found {found}, wanted is {match['wanted']}", "close the bracket, or put a comma"
+        return f"found {found_text}, wanted is {match['wanted']}", "close the bracket, or put a comma"
     return problem, ""
 
 

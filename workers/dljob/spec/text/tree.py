@@ -113,9 +113,9 @@ def read(text: str, *, kubectl: Kubectl = "") -> list[Document]:
 
 
 def _documents(nodes: list[YamlNode], kubectl: Kubectl) -> list[Document]:
-    made = [_Builder(node, kubectl=kubectl).document for node in nodes]
+    documents = [_Builder(node, kubectl=kubectl).document for node in nodes]
     # Empty documents, as after a last `---`, are no objects.
-    return [document for document in made if document.data is not None or document.faults]
+    return [document for document in documents if document.data is not None or document.faults]
 
 
 def _broken(mark: Position, message: str, hint: str = "") -> Document:
@@ -134,9 +134,9 @@ def _syntax(marked: Exception) -> Document:
     if "\\t" in problem:
         return _broken(place, "a tab cannot indent YAML", "use spaces")
     opened = error.context_mark if error.problem_mark and error.context else None
-    where = syntax.around(error.context, opened.line + 1) if opened else ""
+    context_text = syntax.around(error.context, opened.line + 1) if opened else ""
     words, hint = syntax.plain(problem)
-    return _broken(place, f"not YAML: {where}{words}", hint)
+    return _broken(place, f"not YAML: {context_text}{words}", hint)
 
 
 def _unreadable(text: str, error: Exception) -> Document:
@@ -270,9 +270,9 @@ class _Builder:
         return [self._value(child, (*loc, index)) for index, child in enumerate(node.value)]
 
     def _mapping(self, node: YamlNode, loc: Loc) -> dict[str, JsonValue]:
-        made: dict[str, JsonValue] = {}
+        mapping: dict[str, JsonValue] = {}
         merged: list[YamlNode] = []
-        seen: dict[str, Position] = {}
+        key_marks: dict[str, Position] = {}
         for key_node, value_node in node.value:
             if str(key_node.tag) == _TAG + "merge":
                 merged.append(value_node)
@@ -280,18 +280,20 @@ class _Builder:
             key = self._key(key_node, loc)
             if key is None:
                 continue
-            here = (*loc, key)
-            if key in seen:
-                self._fault(key_node, here, f"the key is listed twice, first in line {seen[key].line}", "keep one")
+            key_loc = (*loc, key)
+            if key in key_marks:
+                self._fault(
+                    key_node, key_loc, f"the key is listed twice, first in line {key_marks[key].line}", "keep one"
+                )
                 continue
-            seen[key] = self.document.keys[here] = _mark(key_node)
-            made[key] = self._value(value_node, here)
+            key_marks[key] = self.document.keys[key_loc] = _mark(key_node)
+            mapping[key] = self._value(value_node, key_loc)
         # Last: keys of the mapping itself win, wherever `<<` stands in it.
         for value_node in merged:
-            self._merge(made, value_node, loc)
-        return made
+            self._merge(mapping, value_node, loc)
+        return mapping
 
-    def _merge(self, made: dict[str, JsonValue], node: YamlNode, loc: Loc) -> None:
+    def _merge(self, mapping: dict[str, JsonValue], node: YamlNode, loc: Loc) -> None:
         """Add the keys of a `<<` merge; keys of the mapping itself win."""
         sources: list[YamlNode] = list(node.value) if node.id == "sequence" else [node]
         for source in sources:
@@ -305,7 +307,7 @@ class _Builder:
                 continue
             self._open.add(id(source))
             for key, value in self._mapping(source, loc).items():
-                made.setdefault(key, value)
+                mapping.setdefault(key, value)
             self._open.discard(id(source))
 
     def _key(self, node: YamlNode, loc: Loc) -> str | None:
@@ -316,8 +318,8 @@ class _Builder:
         if str(node.tag) not in (_TAG + "str", _TAG + "timestamp"):
             self._fault(node, (*loc, text), f"the key {text or 'null'} is not a text", f'write "{text}"')
             return None
-        theirs = self._elsewhere(node, (*loc, text), "the key ")
-        return theirs or self._text(node, text, loc)
+        kubectl_value = self._elsewhere(node, (*loc, text), "the key ")
+        return kubectl_value or self._text(node, text, loc)
 
     def _elsewhere(self, node: YamlNode, loc: Loc, key: str = "") -> str:
         """Return kubectl's value where it is another one and counts, as JSON; where it may not be, it is an error.
@@ -329,14 +331,14 @@ class _Builder:
         plain = not node.style and not node.ctag.handle
         if not self._kubectl or not (tag == "int" or (tag == "str" and plain)):
             return ""
-        theirs, hint = differs(text, number=tag == "int")
-        if theirs and self._kubectl == "refuse":
+        kubectl_value, hint = differs(text, number=tag == "int")
+        if kubectl_value and self._kubectl == "refuse":
             hint = f'write "{text}"' if key else hint
-            said = f"{key}{text} is {theirs} for kubectl, which reads YAML 1.1"
+            message = f"{key}{text} is {kubectl_value} for kubectl, which reads YAML 1.1"
             value = not key
-            self.document.faults.append(TextProblem(loc, _mark(node), said, hint, unread=value, elsewhere=value))
+            self.document.faults.append(TextProblem(loc, _mark(node), message, hint, unread=value, elsewhere=value))
             return ""
-        return theirs
+        return kubectl_value
 
     def _text(self, node: YamlNode, text: str, loc: Loc) -> str:
         if _SURROGATE.search(text):
@@ -349,8 +351,8 @@ class _Builder:
 
     def _scalar(self, node: YamlNode, loc: Loc) -> JsonValue:
         text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
-        if theirs := self._elsewhere(node, loc):
-            return json.loads(theirs)
+        if kubectl_value := self._elsewhere(node, loc):
+            return json.loads(kubectl_value)
         if tag in ("str", "timestamp"):
             return self._text(node, text, loc)
         if tag == "null":
@@ -360,18 +362,18 @@ class _Builder:
         if tag not in ("int", "float"):
             self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out", unread=True)
             return None
-        number = _number(text, whole=tag == "int")
+        number = _number(text, is_int=tag == "int")
         if number is None:
             hint = "if a text is meant, write it in quotes"
             self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", hint, unread=True)
         return number
 
 
-def _number(text: str, *, whole: bool) -> int | float | None:
-    """Parse a YAML number: `whole` as an int of at most 64 characters, else as a finite float. None for other texts."""
+def _number(text: str, *, is_int: bool) -> int | float | None:
+    """Parse a YAML number: with `is_int` an int of at most 64 characters, else a finite float. None for other texts."""
     plain = text.replace("_", "")
     try:
-        if not whole:
+        if not is_int:
             value = float(plain)
             return value if math.isfinite(value) else None
         # Python takes long to convert long numbers.

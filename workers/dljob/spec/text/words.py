@@ -40,8 +40,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint with the nearest known word, or ""."""
-    found = nearest(word, known)
-    return f"did you mean {found}?" if found else ""
+    nearest_word = nearest(word, known)
+    return f"did you mean {nearest_word}?" if nearest_word else ""
 
 
 def one_of(word: str, known: Sequence[str]) -> str:
@@ -102,7 +102,7 @@ def kind_of(loc: Loc, root: type[BaseModel] = DLJobManifest) -> Any:  # noqa: AN
 def most_items(loc: Loc, root: type[BaseModel] = DLJobManifest) -> int | None:
     """Return the greatest length of the list at `loc`; None where it has no bound."""
     field = _field(loc, root)
-    bounds = (getattr(one, "max_length", None) for one in (field.metadata if field else ()))
+    bounds = (getattr(constraint, "max_length", None) for constraint in (field.metadata if field else ()))
     return next((most for most in bounds if most is not None), None)
 
 
@@ -119,13 +119,13 @@ def aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def _unknown(loc: Loc, root: type[BaseModel]) -> str:
-    word, here = str(loc[-1]), aliases(_model(loc[:-1], root))
+    word, fields_here = str(loc[-1]), aliases(_model(loc[:-1], root))
     # Kubernetes has the field; a probe that goes elsewhere says nothing about the rank.
     if word == "host" and str(loc[-2]) in ("httpGet", "tcpSocket"):
         return "a probe goes to the rank itself: take host out"
     # First names from other tools, then misspellings, then fields of another object.
     field, example = _OTHER_NAMES.get(_plain(word), ("", ""))
-    if field in here:
+    if field in fields_here:
         return f"write {field}: {example}"
     near = nearest_field(loc, root)
     if near:
@@ -134,9 +134,9 @@ def _unknown(loc: Loc, root: type[BaseModel]) -> str:
     home, inner = _homes(root).get(word, ("", None))
     if not home:
         return ""
-    own = [name for name in aliases(inner) if name in here] if inner else []
-    if own:
-        return f"write {' and '.join(own)} here; {word} is a field of {home}"
+    fields_of_inner = [name for name in aliases(inner) if name in fields_here] if inner else []
+    if fields_of_inner:
+        return f"write {' and '.join(fields_of_inner)} here; {word} is a field of {home}"
     return f"{word} is a field of {home}"
 
 
@@ -238,8 +238,8 @@ def _boolean(_: Mapping[str, Any], value: object) -> Words:
 def _choice(context: Mapping[str, Any], value: object) -> Words:
     # pydantic gives the choices as one text: 'a', 'b' or 'c'.
     known = [item.strip("'") for item in str(context["expected"]).replace(" or ", ", ").split(", ")]
-    one = "must be" if len(known) == 1 else "must be one of"
-    return f"{one} {', '.join(known)}; not {_short_json(value)}", did_you_mean(str(value), known) if len(
+    must_be = "must be" if len(known) == 1 else "must be one of"
+    return f"{must_be} {', '.join(known)}; not {_short_json(value)}", did_you_mean(str(value), known) if len(
         known
     ) > 1 else ""
 

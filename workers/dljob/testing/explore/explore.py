@@ -64,8 +64,8 @@ class Small:
     def world(self) -> World:
         """Return the world at its beginning."""
         manifest = DLJobManifest.model_validate(self.manifest)
-        made = plan(manifest)
-        w = World(made, manifest.spec, would_be_nodes(made))
+        job_plan = plan(manifest)
+        w = World(job_plan, manifest.spec, would_be_nodes(job_plan))
         self.settle(w)
         return w
 
@@ -100,7 +100,7 @@ class Explored:
     moves: int = 0
     ends: int = 0
     """States in which the job is over."""
-    whole: bool = False
+    is_whole: bool = False
     """Whether all states were explored."""
     problems: tuple[str, ...] = ()
     trace: list[str] = field(default_factory=list[str])
@@ -129,20 +129,20 @@ class _Search:
 
     def run(self, most: int) -> Explored:
         """Expand states until all are seen, one breaks an invariant, or `most` are seen."""
-        found = self.found
+        result = self.found
         self._enter(self.small.world(), self.faults, -1, -1)
-        while self.todo and not found.problems and len(self.seen) < most:
+        while self.todo and not result.problems and len(self.seen) < most:
             self._expand(*self.todo.popleft())
-        found.states, found.ends, found.whole = len(self.seen), len(self.ends), not self.todo
-        if found.whole and not found.problems:
+        result.states, result.ends, result.is_whole = len(self.seen), len(self.ends), not self.todo
+        if result.is_whole and not result.problems:
             self._always_ends()
-        return found
+        return result
 
-    def _expand(self, index: int, w: World, left: int) -> None:
+    def _expand(self, index: int, w: World, faults_left: int) -> None:
         choices: list[Choice] = list(enabled(w))
         plain = len(choices)
         # While PrimeMaster is about to die the fault is not over, so no other one comes in between.
-        if left and w.doomed is None:
+        if faults_left and w.doomed is None:
             choices.extend(self._wrong(w))
         if not plain:
             # The job is not over and nothing is pending: no run from here can end.
@@ -153,7 +153,7 @@ class _Search:
             self.small.settle(new)
             self.found.moves += 1
             # The choices after the plain ones are faults, and each uses up one of those that are left.
-            target = self._enter(new, left - (at >= plain), index, at)
+            target = self._enter(new, faults_left - (at >= plain), index, at)
             # Moves without faults only: `_always_ends` asks for an end without further faults.
             if at < plain and target != index:
                 self.edges[0].append(index)
@@ -170,15 +170,15 @@ class _Search:
                 if w.state is not None:
                     yield fault
             else:
-                for each in mishaps.possible(w, fault.kind):
+                for mishap in mishaps.possible(w, fault.kind):
                     # One fault for each victim, with the strength that the world's definition gives.
-                    yield FaultMove(fault.kind, each.pick, fault.value, fault.text)
+                    yield FaultMove(fault.kind, mishap.pick, fault.value, fault.text)
 
-    def _enter(self, w: World, left: int, parent: int, choice: int) -> int:
+    def _enter(self, w: World, faults_left: int, parent: int, choice: int) -> int:
         """Return the number of a state; a new one is checked, and queued to be expanded."""
         # First drop what has no effect any more, so that more states are equal.
         tidy(w)
-        key = (left, *(self.parts.setdefault(part, len(self.parts)) for part in key_of(w)))
+        key = (faults_left, *(self.parts.setdefault(part, len(self.parts)) for part in key_of(w)))
         index = self.seen.get(key)
         if index is not None:
             return index
@@ -191,7 +191,7 @@ class _Search:
             problems = problems or invariants.left_behind(w)
         else:
             # Breadth first, so that the trace to a broken invariant is a shortest one.
-            self.todo.append((index, w, left))
+            self.todo.append((index, w, faults_left))
         if problems:
             self._broken(index, problems)
         return index
@@ -251,10 +251,10 @@ def enabled(w: World) -> Iterator[Move]:
         elif kind is not Done:
             horizon = min(horizon, pending.least + SLACK)
     # Equal items lead to equal worlds: one of them stands for all.
-    told: set[Any] = set()
+    yielded: set[Any] = set()
     for number, pending in w.pending.items():
-        if pending.least <= max(horizon, w.now) and pending not in told:
-            told.add(pending)
+        if pending.least <= max(horizon, w.now) and pending not in yielded:
+            yielded.add(pending)
             yield Happen(number)
     if wake is not None and wake <= horizon:
         yield Wake()
@@ -269,5 +269,5 @@ def make(w: World, choice: Choice) -> None:
 
 
 def _describe_choice(w: World, choice: Choice) -> str:
-    what = w.pending[choice.number].item if isinstance(choice, Happen | Double) else choice
-    return f"{w.now:.3f} {'twice: ' if isinstance(choice, Double) else ''}{what}"
+    described = w.pending[choice.number].item if isinstance(choice, Happen | Double) else choice
+    return f"{w.now:.3f} {'twice: ' if isinstance(choice, Double) else ''}{described}"

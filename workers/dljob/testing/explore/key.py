@@ -62,7 +62,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.said.items()),
         frozenset(w.heard.items()),
         frozenset((key, _since(first, now), _since(last, now)) for key, (first, last) in w.asked.items()),
-        frozenset((*w.draining, *((one, "stubborn") for one in w.stubborn))),
+        frozenset((*w.draining, *((server, "stubborn") for server in w.stubborn))),
         frozenset(w.started.items()),
         frozenset(w.reserving),
         w.reported_nodes,
@@ -77,8 +77,8 @@ def key_of(w: World) -> tuple[Any, ...]:
 
 def _seconds_left(item: Item, least: float, now: float) -> float:
     """Return the seconds until an item may take effect; negative: it is late by that much. User code is never late."""
-    left = round(least - now, 3)
-    return max(left, 0.0) if isinstance(item, Done) else left
+    seconds_left = round(least - now, 3)
+    return max(seconds_left, 0.0) if isinstance(item, Done) else seconds_left
 
 
 def _from(at: float | None, now: float) -> float | None:
@@ -98,7 +98,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         s.phase.value,
         tuple((stall.name, stall.ranks, stall.hung) for stall in s.stalls),
         _search(s, now),
-        frozenset((name, evolve(own, stop_by=_from(own.stop_by, now))) for name, own in s.roles.items()),
+        frozenset((name, evolve(row, stop_by=_from(row.stop_by, now))) for name, row in s.roles.items()),
         frozenset(
             (
                 *(key, r.phase.value, r.incarnation, _since(r.process_ordered_at, now, join)),
@@ -108,10 +108,10 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         ),
         frozenset((key, r.addresses, r.serving) for key, r in s.ranks.items() if r.addresses),
         frozenset(
-            (key, own.error_type, own.frame, own.code, own.step, own.was_ready, own.short_incarnation_count)
-            for key, own in s.last_errors.items()
+            (key, row.error_type, row.frame, row.code, row.step, row.was_ready, row.short_incarnation_count)
+            for key, row in s.last_errors.items()
         ),
-        frozenset((host, *_host(own, now)) for host, own in s.hosts.items()),
+        frozenset((host, *_host(row, now)) for host, row in s.hosts.items()),
         s.units,
         frozenset((key, p.phase.value, p.incarnation, p.actor, p.failures) for key, p in s.spares.items()),
         s.seats,
@@ -138,10 +138,10 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         ),
         _held_ends(s, now),
         _marks(s, now),
-        frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
+        frozenset((role, evolve(row, began=0.0)) for role, row in s.checks.items()),
         frozenset(s.commands),
         s.memory_overrides,
-        frozenset(_sizing(role, own, now) for role, own in s.sizes.items()),
+        frozenset(_sizing(role, row, now) for role, row in s.sizes.items()),
         verdict and (verdict.ok, verdict.suspends, verdict.reason),
         verdict and (_from(verdict.kill_at, now), _from(verdict.release_at, now)),
         s.running_at is None,
@@ -150,30 +150,37 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _weights(own: RankState, now: float) -> RankWeights | None:
-    held = own.weights
-    return held and evolve(held, retry_at=_from(held.retry_at, now))
+def _weights(rank_state: RankState, now: float) -> RankWeights | None:
+    rank_weights = rank_state.weights
+    return rank_weights and evolve(rank_weights, retry_at=_from(rank_weights.retry_at, now))
 
 
-def _host(own: HostState, now: float) -> tuple[Any, ...]:
-    since = _since(own.process_ordered_at, now, limits.SAME_FAILURE_WINDOW_S + 1)
-    process = own.phase.value, own.incarnation, since, own.node, own.actor, own.previous_actor
-    return (*process, own.address, own.slots, own.unconfirmed)
+def _host(host_state: HostState, now: float) -> tuple[Any, ...]:
+    since = _since(host_state.process_ordered_at, now, limits.SAME_FAILURE_WINDOW_S + 1)
+    process = (
+        host_state.phase.value,
+        host_state.incarnation,
+        since,
+        host_state.node,
+        host_state.actor,
+        host_state.previous_actor,
+    )
+    return (*process, host_state.address, host_state.slots, host_state.unconfirmed)
 
 
-def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:
-    past = (_since(at, now) if at is not None else None for at in (own.resized, own.grown))
+def _sizing(role: str, sizing: Sizing, now: float) -> tuple[Any, ...]:
+    past = (_since(at, now) if at is not None else None for at in (sizing.resized, sizing.grown))
     return (
         role,
-        own.size,
-        own.want,
-        own.target,
-        own.vain,
-        own.all_leave_user_code,
-        own.leaving,
-        own.coming,
+        sizing.size,
+        sizing.want,
+        sizing.target,
+        sizing.vain,
+        sizing.all_leave_user_code,
+        sizing.leaving,
+        sizing.coming,
         *past,
-        *(_from(at, now) for at in (own.shrink_at, own.move_at, own.save_by, own.leave_by, own.grow_at)),
+        *(_from(at, now) for at in (sizing.shrink_at, sizing.move_at, sizing.save_by, sizing.leave_by, sizing.grow_at)),
     )
 
 
@@ -191,7 +198,7 @@ def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
     inquiries = sorted(s.inquiries.items())
     return (
         tuple((key, end.incarnation, end.ended_host_incarnation) for key, end in ends),
-        tuple((role, _from(own.ends_at, now), own.rank_samples) for role, own in inquiries),
+        tuple((role, _from(inquiry.ends_at, now), inquiry.rank_samples) for role, inquiry in inquiries),
     )
 
 
@@ -240,5 +247,5 @@ def _void(w: World, item: Item) -> bool:
 
 def _spoken(w: World, node: str) -> bool:
     """Whether a node answers, or is gone."""
-    found = w.nodes.get(node)
-    return found is None or found.silence is Silence.NONE
+    found_node = w.nodes.get(node)
+    return found_node is None or found_node.silence is Silence.NONE

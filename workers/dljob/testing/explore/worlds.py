@@ -143,24 +143,24 @@ def explored(name: str, faults: int | None = None, most: int = MOST) -> dict[str
     Raises:
         KeyError: There is no such world.
     """
-    bounded = next((each for each in WORLDS if each.small.name == name), None)
+    bounded = next((candidate for candidate in WORLDS if candidate.small.name == name), None)
     if bounded is None:
         raise KeyError(name)
     began = time.process_time()
-    found = explore(bounded.small, bounded.faults if faults is None else faults, most=most)
+    result = explore(bounded.small, bounded.faults if faults is None else faults, most=most)
     plans = bounded.small.world().job.plan.roles.values()
     return {
         "world": name,
         "roles": len(plans),
-        "ranks": sum(each.replicas for each in plans),
+        "ranks": sum(candidate.replicas for candidate in plans),
         "atOnce": [kind.__name__ for kind in bounded.small.at_once],
         "faultKinds": sorted({fault.kind for fault in bounded.small.faults}),
-        "faults": found.faults,
-        "states": found.states,
-        "moves": found.moves,
-        "ends": found.ends,
-        "whole": found.whole,
-        "problems": list(found.problems),
-        "trace": found.trace,
+        "faults": result.faults,
+        "states": result.states,
+        "moves": result.moves,
+        "ends": result.ends,
+        "whole": result.is_whole,
+        "problems": list(result.problems),
+        "trace": result.trace,
         "seconds": round(time.process_time() - began, 1),
     }

@@ -59,17 +59,17 @@ class QueueUser:
     incarnation: int
     stateful: bool
     epoch: int = 0
-    taken: int = 0
-    seen: int = 0
+    last_taken: int = 0
+    last_seen: int = 0
     puts: dict[str, int] = field(default_factory=dict[str, int])
     turns: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def stamp(self) -> CutStamp:
         """Return the stamp of its next request."""
-        return CutStamp(self.epoch, self.taken, self.seen)
+        return CutStamp(self.epoch, self.last_taken, self.last_seen)
 
-    def who(self, queue: str) -> QueueCaller:
+    def caller(self, queue: str) -> QueueCaller:
         """Return how a queue knows it."""
         return QueueCaller(self.name, self.incarnation, f"{self.name}.{self.incarnation}.{queue}")
 
@@ -100,8 +100,8 @@ class CutCore:
     def commit(self, number: int) -> None:
         """Commit a cut: all of it is on disk."""
         marks = tuple((world, CheckpointId(RunId(1, 1), number)) for world in WORLDS)
-        made = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
-        self.d.cuts = evolve(self.cuts, last_number=number, kept_cuts=(*self.cuts.kept_cuts, made)[-MAX_KEPT_CUTS:])
+        new_cut = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
+        self.d.cuts = evolve(self.cuts, last_number=number, kept_cuts=(*self.cuts.kept_cuts, new_cut)[-MAX_KEPT_CUTS:])
         shards.settle_oldest_cut(self.d, self.cuts.kept_cuts[0].number)
 
     def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
@@ -117,13 +117,13 @@ class CutCore:
 
     def next_attempt(self, unreadable: set[int], data: dict[int, Any]) -> None:
         """Forget all, and read the manifests of the last cuts."""
-        kept = self.cuts.kept_cuts
-        whole = tuple(one for one in kept if one.number not in unreadable)
-        bad = tuple((one.number, "torn") for one in kept if one.number in unreadable)
+        kept_cuts = self.cuts.kept_cuts
+        readable_cuts = tuple(cut for cut in kept_cuts if cut.number not in unreadable)
+        bad = tuple((cut.number, "torn") for cut in kept_cuts if cut.number in unreadable)
         self.d.cuts = Cuts()
         self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
-        feeds = shards.read_carried_positions(data[whole[-1].number]) if whole else ()
-        core.handle_found_cuts(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
+        feeds = shards.read_carried_positions(data[readable_cuts[-1].number]) if readable_cuts else ()
+        core.handle_found_cuts(self.d, CutsFound(readable_cuts, bad, () if readable_cuts or not bad else WORLDS, feeds))
 
 
 class CutStory:
@@ -203,49 +203,49 @@ class CutStory:
 
     def put(self, client: QueueUser, name: str, body: int) -> bool:
         """Put an item, as `DataQueue.put` does; False while the queue is full."""
-        queue, who = self.queues[name], client.who(name)
-        if not queue.backlog.register(who):
+        queue, caller = self.queues[name], client.caller(name)
+        if not queue.backlog.register(caller):
             return True
         if 0 < client.epoch <= queue.epoch and self.bug != "future":
             client.epoch = queue.epoch + 1
             return True
         number = client.puts.get(name, 0) + 1
-        why = queue.backlog.put_refusal(who, number, 1, str(body))
-        if why is PutRefusal.FULL:
+        refusal = queue.backlog.put_refusal(caller, number, 1, str(body))
+        if refusal is PutRefusal.FULL:
             return False
         client.puts[name] = number
-        if why is None:
-            item = queue.backlog.put(who, number, 1, str(body))
+        if refusal is None:
+            item = queue.backlog.put(caller, number, 1, str(body))
             self.bodies[name][item] = body
             if name == "samples" and client is not self.driver and self.made_in[int(client.name[-1])] < self.epoch:
                 self.foreign.append(body)
-            if queue.cut is not None and queue.cut.is_before(who, self.seen_by(client)):
+            if queue.cut is not None and queue.cut.is_before(caller, self.seen_by(client)):
                 queue.cut.put(item, 1, str(body))
         self.learn(client, queue, ())
         return True
 
     def get(self, client: QueueUser, name: str) -> int | None:
         """Get an item, as `DataQueue.get` does; None if there is none."""
-        queue, who = self.queues[name], client.who(name)
-        if not queue.backlog.register(who):
+        queue, caller = self.queues[name], client.caller(name)
+        if not queue.backlog.register(caller):
             return None
         turn = client.turns.get(name, 0) + 1
         client.turns[name] = turn
         stamp = self.seen_by(client)
-        done = queue.backlog.begin_get(who, turn, turn - 1) or ()
+        done = queue.backlog.begin_get(caller, turn, turn - 1) or ()
         for number in done:
             del self.failures[name, self.bodies[name][number]]  # it was no bad item
-        if queue.cut is not None and (queue.cut.is_before(who, stamp) or self.bug == "acknowledgement"):
+        if queue.cut is not None and (queue.cut.is_before(caller, stamp) or self.bug == "acknowledgement"):
             queue.cut.drop_items(done)
-        only = queue.cut.item_sizes if queue.cut is not None and queue.cut.restricts_gets(who, stamp) else None
+        only = queue.cut.item_sizes if queue.cut is not None and queue.cut.restricts_gets(caller, stamp) else None
         if self.fails:
             # Now and then an item has waited long enough for another rank.
             patient = self.random.random() < 0.9
-            only = queue.backlog.choose_items(who, 1, only, () if patient else queue.backlog.failed)
+            only = queue.backlog.choose_items(caller, 1, only, () if patient else queue.backlog.failed)
         if not queue.backlog.can_answer_get(1, only):
-            queue.backlog.take(who, 0, only)
+            queue.backlog.take(caller, 0, only)
             return None
-        ids = queue.backlog.take(who, 1, only)
+        ids = queue.backlog.take(caller, 1, only)
         self.learn(client, queue, ids)
         body = self.bodies[name][ids[0]]
         if (name, body) in self.aside:
@@ -261,7 +261,7 @@ class CutStory:
         """Take the stamp of an answer."""
         client.epoch = max(client.epoch, queue.epoch + 1)
         if queue.cut is not None and queue.cut.puts_receiver_after(ids):
-            client.seen = max(client.seen, queue.cut.number)
+            client.last_seen = max(client.last_seen, queue.cut.number)
 
     # -- what ranks do
 
@@ -287,7 +287,7 @@ class CutStory:
                 self.asked.remove(prompt)  # its answer is here, and in no queue and no state yet
             elif self.put(self.driver, "samples", prompt):
                 del self.answers[0]
-                self.asked = [one for one in self.asked if one != prompt]
+                self.asked = [asked_prompt for asked_prompt in self.asked if asked_prompt != prompt]
                 if incarnation < self.driver.incarnation:
                     self.foreign.append(prompt)
         elif self.sent < PROMPTS and len(self.asked) < 4:
@@ -319,13 +319,13 @@ class CutStory:
 
     def roll(self, rank: int) -> None:
         """Get a prompt, or put the sample of the one that is held."""
-        client, held = self.rollouts[rank], self.holds[rank]
-        if held in self.bad["prompts"]:
+        client, held_item = self.rollouts[rank], self.holds[rank]
+        if held_item in self.bad["prompts"]:
             self.die(rank, HolderEnd.FAILED)
-        elif held is None:
+        elif held_item is None:
             self.holds[rank] = self.get(client, "prompts")
             self.made_in[rank] = self.epoch
-        elif self.put(client, "samples", held):
+        elif self.put(client, "samples", held_item):
             self.holds[rank] = None
 
     def train(self) -> None:
@@ -361,8 +361,8 @@ class CutStory:
         """Count a failed delivery, and check that the item is set aside after so many unless another rank has it."""
         body, aside = self.bodies[name][number], number in queue.backlog.dead
         self.failures[name, body] += 1
-        held = any(number in session.ids for session in queue.backlog.sessions.values())
-        if aside is not (self.failures[name, body] >= DELIVERIES and not held):
+        is_held = any(number in session.ids for session in queue.backlog.sessions.values())
+        if aside is not (self.failures[name, body] >= DELIVERIES and not is_held):
             which = f"item {body} of {name} after {self.failures[name, body]} failed deliveries"
             self.broken.append(f"{which}: it {'is' if aside else 'is not'} set aside")
         if aside:
@@ -386,15 +386,15 @@ class CutStory:
             self.save(self.trainer, "trainer", {"trained": list(self.trained)})
         elif "driver" not in self.open:
             self.save(self.driver, "driver", {"sent": self.sent, "asked": list(self.asked)})
-        elif left := [name for name in self.queues if name not in self.open["queues"]]:
-            name = self.random.choice(left)
+        elif remaining := [name for name in self.queues if name not in self.open["queues"]]:
+            name = self.random.choice(remaining)
             cut = self.queues[name].cut
             assert cut is not None  # noqa: S101 - all queues have begun it
             cut.seal()
             self.open["queues"][name] = (dict(cut.item_sizes), dict(cut.keys))
-            left = {self.bodies[name][number] for number in cut.item_sizes}
+            remaining = {self.bodies[name][number] for number in cut.item_sizes}
             sealed = {(queue, body) for queue, body in self.aside if queue == name and str(body) in cut.keys}
-            self.open["aside"] = self.open.get("aside", set()) | {item for item in sealed if item[1] not in left}
+            self.open["aside"] = self.open.get("aside", set()) | {item for item in sealed if item[1] not in remaining}
         else:
             self.files[self.number], self.cuts = deepcopy(self.open), self.cuts + 1
             self.core.commit(self.number)
@@ -404,14 +404,14 @@ class CutStory:
     def save(self, client: QueueUser, role: str, state: dict[str, Any]) -> None:
         """Save the state of a rank for the cut, and turn it in all queues."""
         assert self.open is not None  # noqa: S101 - `cut` has begun it
-        client.taken = self.number
+        client.last_taken = self.number
         for name, queue in self.queues.items():
             assert queue.cut is not None  # noqa: S101 - all queues have begun it
-            who = client.who(name)
-            session = queue.backlog.sessions.get(who.session)
+            caller = client.caller(name)
+            session = queue.backlog.sessions.get(caller.session)
             # The marker may come late: what follows it has its stamp, and is not taken for something before it.
             if self.bug != "marker":
-                queue.cut.mark_saved(who, self.number, session.ids if session is not None else ())
+                queue.cut.mark_saved(caller, self.number, session.ids if session is not None else ())
         self.open[role] = state
 
     def give_up(self) -> None:
@@ -451,12 +451,12 @@ class CutStory:
             queue.epoch = self.epoch
             if self.bug == "logged" and back is not None and (back.number, name) in self.damaged:
                 continue  # what was a line in the log: the queue stays as it is
-            left, keys = dict[int, int](), dict[str, int]()
+            restored_items, keys = dict[int, int](), dict[str, int]()
             if back is not None:
-                left, keys = self.files[back.number]["queues"][name]
+                restored_items, keys = self.files[back.number]["queues"][name]
             if self.bug == "set aside":
                 queue.backlog.dead.clear()
-            queue.backlog.restore(left, keys, closed=False)
+            queue.backlog.restore(restored_items, keys, closed=False)
         self.lost += len(self.trained) - len(states["trainer"]["trained"])
         self.begin(states["driver"], states["trainer"])
 
@@ -468,7 +468,7 @@ class CutStory:
                 if world not in self.core.cuts.pending_worlds and self.bug != "logged":
                     self.verify()
                 among = checkpoints_allowed_by_cuts(self.core.cuts, world) or ()
-                mark = next((one for one in among if (one.step, world) not in self.damaged), None)
+                mark = next((candidate for candidate in among if (candidate.step, world) not in self.damaged), None)
                 if not self.core.decide(world, mark, force=self.bug == "alone"):
                     break
                 chosen[world] = mark
@@ -559,9 +559,9 @@ def problems(story: CutStory) -> list[str]:
     """Run a job, and return what is wrong with the log of its trainer."""
     log = story.run()
     aside = {body for (_, body), answered in story.aside.items() if not (answered and body in log)}
-    why = wrong([*log, *aside])
-    foreign = [f"{one} is of a history that was left" for one in story.foreign]
-    return [*([why] if why else []), *foreign, *story.broken]
+    problem = wrong([*log, *aside])
+    foreign = [f"{item} is of a history that was left" for item in story.foreign]
+    return [*([problem] if problem else []), *foreign, *story.broken]
 
 
 def many(seeds: Iterable[int]) -> list[dict[str, Any]]:
@@ -570,18 +570,20 @@ def many(seeds: Iterable[int]) -> list[dict[str, Any]]:
     chosen = tuple(seeds)
     for shape, options in SHAPES.items():
         stories = {seed: CutStory(seed, **options) for seed in chosen}
-        found = {seed: bad for seed, one in stories.items() if (bad := problems(one))}
-        made = stories.values()
+        problems_by_seed = {seed: bad for seed, story in stories.items() if (bad := problems(story))}
+        all_stories = stories.values()
         rows.append(
             {
                 "prompts from": shape,
                 "schedules": len(chosen),
-                "cuts": sum(one.cuts for one in made),
-                "restores": sum(one.restores for one in made),
-                "passed over": sum(one.passed for one in made),
-                "set aside": sum(len(one.aside) for one in made),
-                "lost per restore": round(sum(one.lost for one in made) / max(1, sum(one.restores for one in made)), 2),
-                "problems": [f"seed {seed}: {line}" for seed, bad in found.items() for line in bad],
+                "cuts": sum(story.cuts for story in all_stories),
+                "restores": sum(story.restores for story in all_stories),
+                "passed over": sum(story.passed for story in all_stories),
+                "set aside": sum(len(story.aside) for story in all_stories),
+                "lost per restore": round(
+                    sum(story.lost for story in all_stories) / max(1, sum(story.restores for story in all_stories)), 2
+                ),
+                "problems": [f"seed {seed}: {line}" for seed, bad in problems_by_seed.items() for line in bad],
             }
         )
     return rows

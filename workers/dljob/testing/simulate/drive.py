@@ -88,10 +88,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Shortest and longest run of user code in seconds, and the earliest end of the phase with faults (`whole`)."""
+    """Shortest and longest run of user code in seconds, and the earliest end of the phase with faults (`total`)."""
 
     work: tuple[float, float] = (20.0, 800.0)
-    whole: float = 0.0
+    total: float = 0.0
     resumes: bool = False
     """Whether user code that starts again goes on where it was: it ends with the job, not as long after it."""
 
@@ -115,20 +115,20 @@ class Result:
 def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     """Return the case of a seed: its faults, and a small random job where no manifest is given."""
     rng = fault_schedule.chance(f"case {seed}")
-    made = manifest
-    if made is None:
+    case_manifest = manifest
+    if case_manifest is None:
         # Each feature draws from a random source of its own, so that older choices of a seed stay as they were.
-        made = jobs.with_spares(seed, checks.asked_for(seed, jobs.with_coupling(seed, jobs.small(rng))))
-        made = servers.with_servers(seed, elastic.with_bounds(seed, made))
+        case_manifest = jobs.with_spares(seed, checks.asked_for(seed, jobs.with_coupling(seed, jobs.small(rng))))
+        case_manifest = servers.with_servers(seed, elastic.with_bounds(seed, case_manifest))
     return Case(
         seed,
-        made,
+        case_manifest,
         (
             *fault_schedule.draw(rng, rng.choice((3, 8, 20, 40)), rng.choice((30.0, HORIZON_S))),
-            *checks.bad_nodes(seed, made),
+            *checks.bad_nodes(seed, case_manifest),
             *leaving.notices(seed),
             *elastic.orders(seed),
-            *(servers.troubles(seed, made) if manifest is None else ()),
+            *(servers.troubles(seed, case_manifest) if manifest is None else ()),
             *fleets.loads(seed),
         ),
         own_nodes=rng.random() < 0.3,
@@ -145,8 +145,8 @@ class Driver:
 
     def __init__(self, case: Case, *, trace: bool = False, pace: Durations | None = None) -> None:
         manifest = DLJobManifest.model_validate(case.manifest)
-        made = plan(manifest)
-        self.world = World(made, manifest.spec, would_be_nodes(made), own_nodes=case.own_nodes)
+        job_plan = plan(manifest)
+        self.world = World(job_plan, manifest.spec, would_be_nodes(job_plan), own_nodes=case.own_nodes)
         self.case = case
         self.pace = pace or Durations()
         self.rng = fault_schedule.chance(f"delays {case.seed}")
@@ -166,13 +166,13 @@ class Driver:
         w = self.world
         self._schedule()
         calm = max((t.at for t in self.case.faults), default=0.0)
-        self._until(EPOCH_S + max(calm, self.pace.whole) + 1.0)
+        self._until(EPOCH_S + max(calm, self.pace.total) + 1.0)
         # Without faults every job must end, which shows that no decision is stuck.
         self._mend()
         # Jumps of the clock move PrimeMaster's timers, so the time limit grows with them.
         jumps = sum(abs(t.fault.value) for t in self.case.faults if t.fault.kind == "clock")
         self._until(w.now + PATIENCE_S + 2 * jumps)
-        problems = [*w.problems, *invariants.sweep(w), *invariants.replayed(w, written=not self.pace.whole)]
+        problems = [*w.problems, *invariants.sweep(w), *invariants.replayed(w, written=not self.pace.total)]
         # Another broken invariant would explain why the job does not end.
         if w.finished is None and not w.problems:
             problems.append(f"no end: {w.known.phase} after {w.now - EPOCH_S:.0f} s; {w.known.search.no_room_reason}")
@@ -202,14 +202,14 @@ class Driver:
         w = self.world
         while w.finished is None and not w.problems and w.events < self.most:
             wake = w.wake_at()
-            due = self.agenda[0][0] if self.agenda else None
+            next_due = self.agenda[0][0] if self.agenda else None
             # At the same moment pending items come before the timer.
-            if wake is not None and (due is None or wake < due):
+            if wake is not None and (next_due is None or wake < next_due):
                 if wake > end:
                     break
                 self._make(Wake())
                 continue
-            if due is None or due > end:
+            if next_due is None or next_due > end:
                 break
             at, _, move = heappop(self.agenda)
             # Cancelled meanwhile, lost with PrimeMaster, or taken into an earlier batch.
@@ -225,8 +225,8 @@ class Driver:
         w = self.world
         if not isinstance(move, Happen) or move.number not in w.arriving or self.rng.random() > BATCHED:
             return move
-        there = (number for number in w.arriving if number != move.number and w.pending[number].least <= w.now)
-        return Happen(move.number, tuple(islice(there, self.rng.randint(0, 3))))
+        due_numbers = (number for number in w.arriving if number != move.number and w.pending[number].least <= w.now)
+        return Happen(move.number, tuple(islice(due_numbers, self.rng.randint(0, 3))))
 
     def _make(self, move: Move) -> None:
         w = self.world
@@ -251,7 +251,7 @@ class Driver:
         Each snapshot of the nodes is an event, so that the journal of weeks on thousands of them would fill the memory.
         """
         w = self.world
-        w.problems.extend(invariants.replayed(w, written=not self.pace.whole))
+        w.problems.extend(invariants.replayed(w, written=not self.pace.total))
         w.base, w.base_at = w.known, 0
         w.journal.clear()
 
@@ -289,8 +289,8 @@ class Driver:
 
     def _work(self) -> tuple[float, float]:
         """Return the shortest and longest time that user code takes from now on."""
-        gone = min(self.world.now - EPOCH_S, self.pace.whole) if self.pace.resumes else 0.0
-        return self.pace.work[0] - gone, self.pace.work[1] - gone
+        elapsed = min(self.world.now - EPOCH_S, self.pace.total) if self.pace.resumes else 0.0
+        return self.pace.work[0] - elapsed, self.pace.work[1] - elapsed
 
     def _mend(self) -> None:
         """End the faults: correct the clocks, and add machines up to the number in the plan.
@@ -314,15 +314,15 @@ class Driver:
 
 
 def _line(w: World, move: Move) -> str:
-    what: object = move
+    described: object = move
     if isinstance(move, Happen):
-        what = "; ".join(str(w.pending[number].item) for number in (move.number, *move.more))
-    return f"{w.now - EPOCH_S:12.3f} {what}"
+        described = "; ".join(str(w.pending[number].item) for number in (move.number, *move.more))
+    return f"{w.now - EPOCH_S:12.3f} {described}"
 
 
-def without(case: Case, gone: frozenset[int]) -> Case:
+def without(case: Case, removed: frozenset[int]) -> Case:
     """Return a case without some of its faults."""
-    return replace(case, faults=tuple(t for i, t in enumerate(case.faults) if i not in gone))
+    return replace(case, faults=tuple(t for i, t in enumerate(case.faults) if i not in removed))
 
 
 def shrink(case: Case, fails: Callable[[Case], bool]) -> Case:

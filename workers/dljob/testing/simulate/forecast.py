@@ -102,23 +102,23 @@ class JobPace:
         squares, freedom = 2 * USUAL_SPREAD**2, 2
         for groups in self.up.values():
             logs = [math.log(max(mean(group), _SHORTEST_S)) for group in groups if group]
-            squares += sum((own - mean(logs)) ** 2 for own in logs)
+            squares += sum((log_span - mean(logs)) ** 2 for log_span in logs)
             freedom += max(0, len(logs) - 1)
         return math.sqrt(squares / freedom)
 
     def with_starts(self, factor: float) -> JobPace:
         """Return the pace on a machine whose starts take `factor` times as long."""
 
-        def times(own: Spans) -> Spans:
-            return tuple(factor * span for span in own)
+        def times(spans: Spans) -> Spans:
+            return tuple(factor * span for span in spans)
 
         return replace(
             self,
             first_up={key: factor * span for key, span in self.first_up.items()},
             first_set_up={key: factor * span for key, span in self.first_set_up.items()},
             up={role: tuple(times(group) for group in groups) for role, groups in self.up.items()},
-            set_up={role: times(own) for role, own in self.set_up.items()},
-            spared={role: times(own) for role, own in self.spared.items()},
+            set_up={role: times(spans) for role, spans in self.set_up.items()},
+            spared={role: times(spans) for role, spans in self.spared.items()},
         )
 
 
@@ -161,7 +161,7 @@ class PacedWorld(World):
 
     def tell(self, batch: Sequence[Arrive]) -> None:
         """Add the last sign of life to the loss of a host."""
-        super().tell([replace(each, event=self._with_sign(each.event)) for each in batch])
+        super().tell([replace(arrival, event=self._with_sign(arrival.event)) for arrival in batch])
 
     def _with_sign(self, event: Any) -> Any:  # noqa: ANN401 - any event
         if isinstance(event, HostLost) and (late := self.detect.pop(event.host, 0.0)):
@@ -172,8 +172,8 @@ class PacedWorld(World):
         """Have a restarted rank that reports steps repeat those that were lost."""
         if not isinstance(event, RankReady) or event.incarnation == 1 or event.role not in self.pace.stepping:
             return super().report(process, event)
-        first, whole = self._repeat(event.role)
-        for step, wait in ((0, first), (1, max(first, whole))):
+        first, whole_step = self._repeat(event.role)
+        for step, wait in ((0, first), (1, max(first, whole_step))):
             self.later(Arrive(Stepped(event.role, event.rank, event.incarnation, step)), wait + 0.02)
         return super().report(process, replace(event, goal=1))
 
@@ -191,8 +191,8 @@ class Forecast(Driver):
 
     def __init__(self, manifest: Mapping[str, Any], pace: JobPace, strikes: Iterable[Strike], seed: int) -> None:
         super().__init__(Case(seed, manifest, ()), pace=Durations(work=(FOR_EVER_S, FOR_EVER_S)))
-        made = self.world.job.plan
-        self.paced = PacedWorld(made, self.world.job.spec, would_be_nodes(made))
+        job_plan = self.world.job.plan
+        self.paced = PacedWorld(job_plan, self.world.job.spec, would_be_nodes(job_plan))
         self.world = self.paced
         self.record = pace
         self.rng = chance(f"forecast {seed}")
@@ -213,9 +213,11 @@ class Forecast(Driver):
                 self._drivers_end()
                 self._until(w.now + 60.0)
                 break
-            due = [when for strike in self.waiting if (when := self._when(strike)) is not None and when > w.now]
-            left = self.record.work - w.worked if self._well() else 1.0
-            self._until(min([w.now + left, *due]))
+            strike_times = [
+                when for strike in self.waiting if (when := self._when(strike)) is not None and when > w.now
+            ]
+            seconds_left = self.record.work - w.worked if self._well() else 1.0
+            self._until(min([w.now + seconds_left, *strike_times]))
             self._account()
             self._strike_due()
         shown = view.shown(w.known, w.now)
@@ -225,8 +227,8 @@ class Forecast(Driver):
         known = self.paced.known
         if known.phase is not Phase.RUNNING:
             return False
-        driving = (own for (role, _), own in known.ranks.items() if known.job.plan.roles[role].driver)
-        return all(own.goal is None for own in driving)
+        driving = (rank_state for (role, _), rank_state in known.ranks.items() if known.job.plan.roles[role].driver)
+        return all(rank_state.goal is None for rank_state in driving)
 
     def _account(self) -> None:
         w = self.paced
@@ -267,53 +269,55 @@ class Forecast(Driver):
             case Boot():
                 return BOOT_S if self.world.epoch else FIRST_BOOT_S
             case Carry(Reserve()):
-                return self._one(self.record.reserve, 0.1)
+                return self._draw(self.record.reserve, 0.1)
             case Done() if item.running.role in self.record.runs and not self._drives(item.running.role):
-                return self._one(self.record.runs[item.running.role], FOR_EVER_S)
+                return self._draw(self.record.runs[item.running.role], FOR_EVER_S)
             case _:
                 return _TAKES.get(type(item), super()._delay(item))
 
     def _drives(self, role: str) -> bool:
         return self.world.job.plan.roles[role].driver
 
-    def _one(self, known: Spans, default: float) -> float:
+    def _draw(self, known: Spans, default: float) -> float:
         return self.rng.choice(known) if known else default
 
     def _up(self, actor: str) -> float:
         process = self.world.processes[actor]
-        who = process.who
-        if isinstance(who, SpareKey):
+        occupant = process.occupant
+        if isinstance(occupant, SpareKey):
             # A spare imports the code before it reports.
-            fresh = self._one(self.record.set_up.get(who.role, ()), self._usual(self.record.first_set_up, who.role))
-            return self._later_up(who.role) + fresh * (1 - self.left_of_import)
-        if process.incarnation == 1 and who in self.record.first_up:
-            return self.record.first_up[who]
-        return self._later_up(who.role)
+            fresh = self._draw(
+                self.record.set_up.get(occupant.role, ()), self._usual(self.record.first_set_up, occupant.role)
+            )
+            return self._later_up(occupant.role) + fresh * (1 - self.left_of_import)
+        if process.incarnation == 1 and occupant in self.record.first_up:
+            return self.record.first_up[occupant]
+        return self._later_up(occupant.role)
 
     def _later_up(self, role: str) -> float:
         known = self.record.up.get(role)
         if not known:
             firsts = [span for host, span in self.record.first_up.items() if host.role == role]
             return sum(firsts) / len(firsts) if firsts else 0.5
-        left = self._ordered.setdefault((role, round(self.world.now, 2)), [])
-        if not left:
+        spans_left = self._ordered.setdefault((role, round(self.world.now, 2)), [])
+        if not spans_left:
             # The shortest first: fewer processes than in the record share the machine with fewer others.
-            left.extend(sorted(self.rng.choice(known)))
-        return left.pop(0)
+            spans_left.extend(sorted(self.rng.choice(known)))
+        return spans_left.pop(0)
 
     @staticmethod
     def _usual(firsts: Mapping[tuple[str, int], float], role: str) -> float:
-        own = [span for (name, _), span in firsts.items() if name == role]
-        return sum(own) / len(own) if own else 0.3
+        role_spans = [span for (name, _), span in firsts.items() if name == role]
+        return sum(role_spans) / len(role_spans) if role_spans else 0.3
 
     def _set_up(self, item: SetUp) -> float:
         key, record = (item.running.role, item.running.rank), self.record
         if item.running.incarnation == 1 and key in record.first_set_up:
             return record.first_set_up[key]
-        usual = self._one(record.set_up.get(key[0], ()), self._usual(record.first_set_up, key[0]))
+        usual = self._draw(record.set_up.get(key[0], ()), self._usual(record.first_set_up, key[0]))
         if "/spare-" not in item.actor:
             return usual
-        return self._one(record.spared.get(key[0], ()), usual * self.left_of_import)
+        return self._draw(record.spared.get(key[0], ()), usual * self.left_of_import)
 
     # -- faults
 
@@ -352,8 +356,8 @@ class Forecast(Driver):
         elif strike.kind == "ended":
             self._end(strike.role, strike.rank, strike.outcome)
         else:
-            if isinstance(process.who, HostId):
-                w.detect[process.who] = strike.detect
+            if isinstance(process.occupant, HostId):
+                w.detect[process.occupant] = strike.detect
             w.die(process.actor, strike.outcome)
             # The loss is reported as late as in the record.
             if strike.detect and w.arriving:
@@ -365,5 +369,5 @@ class Forecast(Driver):
         """Return an event of the record for the process that the rank has now."""
         if isinstance(event, Commanded):
             return event
-        own = self.paced.known.ranks.get((event.role, event.rank))
-        return event if own is None else replace(event, incarnation=own.incarnation)
+        rank_state = self.paced.known.ranks.get((event.role, event.rank))
+        return event if rank_state is None else replace(event, incarnation=rank_state.incarnation)

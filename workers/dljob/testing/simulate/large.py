@@ -65,7 +65,7 @@ class Size:
 def manifest(size: Size) -> dict[str, Any]:
     """Return a job with one trainer world, rollouts of one node each, and a spare node for every hundred."""
     module = {"module": "train"}
-    whole = {
+    node_of_ranks = {
         "replicasPerGroup": PER_NODE,
         "driver": False,
         "resources": {"cpu": "1"},
@@ -79,11 +79,19 @@ def manifest(size: Size) -> dict[str, Any]:
     limit = {"maxRestarts": 1000}
     if size.world:
         roles.append(
-            {"name": "trainer", "type": "Elastic", "replicas": size.world * PER_NODE, "restartPolicy": limit, **whole}
+            {
+                "name": "trainer",
+                "type": "Elastic",
+                "replicas": size.world * PER_NODE,
+                "restartPolicy": limit,
+                **node_of_ranks,
+            }
         )
     if size.nodes > size.world:
         ranks = (size.nodes - size.world) * PER_NODE
-        roles.append({"name": "rollout", "replicas": ranks, "restartPolicy": {**limit, "level": "RoleGroup"}, **whole})
+        roles.append(
+            {"name": "rollout", "replicas": ranks, "restartPolicy": {**limit, "level": "RoleGroup"}, **node_of_ranks}
+        )
     spare = max(1, size.nodes // 100)
     group = {
         "name": "h100",
@@ -135,11 +143,11 @@ def simulated(seed: int, job: Mapping[str, Any], drawn: Iterable[tuple[str, Time
     """Simulate a job under (cause, fault) over the days; return what became of it, and what that took."""
     began = time.process_time()
     # A repair comes hours after its failure, so times are not in order yet.
-    faults = sorted(drawn, key=lambda each: each[1].at)
+    faults = sorted(drawn, key=lambda drawn_fault: drawn_fault[1].at)
     end = days * DAY_S
     case = Case(seed, job, tuple(timed for _, timed in faults))
     # User code runs until the last fault is over.
-    driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end, resumes=True))
+    driver = Driver(case, pace=Durations(work=(end, end + 1.0), total=end, resumes=True))
     with _uncollected():
         result = driver.run()
     restarted = [note for _, note in driver.world.notes if note.reason == reasons.RECOVERED]
@@ -166,12 +174,12 @@ def _uncollected() -> Generator[None]:
 
     It took a quarter of the time of 52,000 processes.
     """
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 

@@ -51,15 +51,19 @@ class Servers:
 def manifest(size: Servers) -> dict[str, Any]:
     """Return a job with a chief, parameter servers and workers, and room for what is away."""
     limit = {"maxRestarts": 100_000}  # budgets are not the subject here
-    own = {**limit, "level": "Process"}
-    whole = {"entrypoint": {"module": "train"}, "resources": {"cpu": str(CPUS)}, "restartPolicy": own}
+    restart_policy = {**limit, "level": "Process"}
+    common_fields = {
+        "entrypoint": {"module": "train"},
+        "resources": {"cpu": str(CPUS)},
+        "restartPolicy": restart_policy,
+    }
     # Six deviations of the number of machines that are away above its mean.
     room = math.ceil(size.away + 6 * math.sqrt(size.away)) + 1
     group = {"name": "cpu", "replicas": size.machines + room, "cpu": str(CPUS * PER_NODE)}
     roles = [
-        {"name": "chief", **whole},
-        {"name": "ps", **whole, **_grouped(size.ps)},
-        {"name": "worker", **whole, **_grouped(size.workers)},
+        {"name": "chief", **common_fields},
+        {"name": "ps", **common_fields, **_grouped(size.ps)},
+        {"name": "worker", **common_fields, **_grouped(size.workers)},
     ]
     # A machine that is taken away is no fault of the job that would be less likely after a wait.
     policy = {**limit, "backoff": {"initialSeconds": 0}, "node": {"pendingTimeoutSeconds": 86400}}

@@ -10,7 +10,7 @@ from dljob.testing.simulate.drive import Case, case_of, shrink, simulate
 from dljob.testing.world import fault_schedule
 
 
-def one(case: Case) -> dict[str, Any]:
+def report_case(case: Case) -> dict[str, Any]:
     """Return the report of one case, with its trace."""
     result = simulate(case, trace=True)
     return {

@@ -63,9 +63,9 @@ class Scenario(Driver):
             if self._well():
                 self._step += 1
             self._inject_due()
-        told = incidents.report(self._faults, self.strikes, self._incidents.values(), w.known.running_at)
+        report = incidents.report(self._faults, self.strikes, self._incidents.values(), w.known.running_at)
         return {
-            **told,
+            **report,
             "phase": w.known.phase.value,
             "problems": [*w.problems, *invariants.sweep(w), *invariants.replayed(w)],
         }
@@ -94,8 +94,10 @@ class Scenario(Driver):
         """Read what the job reports, and inject the faults that are due."""
         w = self.world
         for fault in w.known.faults:
-            made = ObservedFault(fault.reason, fault.target, fault.level, fault.detected_at, fault.recovered_at)
-            self._incidents[made.key] = made
+            observed_fault = ObservedFault(
+                fault.reason, fault.target, fault.level, fault.detected_at, fault.recovered_at
+            )
+            self._incidents[observed_fault.key] = observed_fault
         for _, note in w.notes[self._heard :]:
             self._events[note.reason] += 1
         self._heard = len(w.notes)
@@ -138,9 +140,9 @@ class Scenario(Driver):
     def _to_node(self, target: Target, fault: FileFault) -> list[FaultMove]:
         w = self.world
         # A node that does not answer has no number for a fault to name.
-        listed = [name for name, own in w.nodes.items() if own.silence is Silence.NONE]
-        held = [unit.node for unit in (w.known.units[name] for name in w.job.plan.units)]
-        name = chosen(target.node, ranked(held, listed))
+        listed = [name for name, node in w.nodes.items() if node.silence is Silence.NONE]
+        unit_nodes = [unit.node for unit in (w.known.units[name] for name in w.job.plan.units)]
+        name = chosen(target.node, ranked(unit_nodes, listed))
         if name is None or not w.reachable(name):
             return []
         if fault.fault == "kill":
@@ -158,12 +160,14 @@ class Scenario(Driver):
         w, role = self.world, target.role
         known = ((rank, w.known.ranks.get((role, rank))) for rank in target.ranks)
         # A fleet may get this rank later.
-        there = [rank for rank, own in known if own is not None and ending.is_unfinished(own)]
+        present_ranks = [
+            rank for rank, rank_state in known if rank_state is not None and ending.is_unfinished(rank_state)
+        ]
         # The evidence of a kill for memory goes to PrimeMaster, which must be there to receive it.
         nobody_hears = fault.fault == "oom" and w.state is None
-        if nobody_hears or not all(self._process_of(role, rank) for rank in there):
+        if nobody_hears or not all(self._process_of(role, rank) for rank in present_ranks):
             return []
-        return [move for rank in there for move in self._to_rank(role, rank, fault)]
+        return [move for rank in present_ranks for move in self._to_rank(role, rank, fault)]
 
     def _process_of(self, role: str, rank: int) -> int:
         """Return the incarnation of the rank's newest process if it is reachable, else 0."""
@@ -190,5 +194,5 @@ class Scenario(Driver):
     def _stands_still(self, role: str, rank: int, incarnation: int) -> None:
         """Have PrimeMaster receive the hang, where hang detection is on."""
         if self.world.job.fault_tolerance.hang.action != "Ignore":
-            found = HangFound(role, rank, incarnation, Reason.HANG.value, "its process is stopped")
-            self.world.later(Arrive(found), STILL_S)
+            hang = HangFound(role, rank, incarnation, Reason.HANG.value, "its process is stopped")
+            self.world.later(Arrive(hang), STILL_S)

@@ -138,22 +138,22 @@ def manifest(spot: Spot) -> dict[str, Any]:
     }
 
 
-def there(spot: Spot) -> list[tuple[float, float]]:
+def machine_spans(spot: Spot) -> list[tuple[float, float]]:
     """Return when each machine is there: it goes and comes by itself. Its end is announced `notice_s` before."""
-    rng, found = chance(f"spot {spot.seed}"), list[tuple[float, float]]()
+    rng, spans = chance(f"spot {spot.seed}"), list[tuple[float, float]]()
     preemptions, up_s, away_s = ZONES[spot.zone]
     for _ in range(spot.machines):
         begin = 0.0
         while begin < spot.end:
             until = begin + rng.expovariate(preemptions / up_s) if spot.preempted else spot.end
-            found.append((begin, min(until + spot.notice_s, spot.end)))
+            spans.append((begin, min(until + spot.notice_s, spot.end)))
             begin = until + spot.notice_s + rng.expovariate(preemptions / away_s)
-    return found
+    return spans
 
 
 def fixed(spot: Spot) -> list[Served]:
     """Return when engines served that stay on their machines, and are back as soon as these are."""
-    loaded = ((begin + spot.load_s, until) for begin, until in there(spot) for _ in range(PER_MACHINE))
+    loaded = ((begin + spot.load_s, until) for begin, until in machine_spans(spot) for _ in range(PER_MACHINE))
     return sorted(Served(begin, until, drained=False) for begin, until in loaded if begin < until)
 
 
@@ -163,10 +163,10 @@ class SpotDriver(Driver):
     def __init__(self, spot: Spot) -> None:
         far = spot.end * 2
         super().__init__(Case(spot.seed, manifest(spot), ()), pace=Durations(work=(far, far)))
-        made = self.world.job.plan
+        job_plan = self.world.job.plan
         self.spot = spot
         # Machines are made for the job, so that it waits for them.
-        self.fleet = SpotWorld(made, self.world.job.spec, would_be_nodes(made), own_nodes=True)
+        self.fleet = SpotWorld(job_plan, self.world.job.spec, would_be_nodes(job_plan), own_nodes=True)
         self.fleet.since, self.fleet.served = {}, []
         self.world = self.fleet
         self.most = 10**9
@@ -188,11 +188,11 @@ class SpotDriver(Driver):
 
     def _turns(self) -> list[tuple[float, bool]]:
         """Return when machines come (True), and when one is announced to go."""
-        found: list[tuple[float, bool]] = []
-        for begin, until in there(self.spot):
-            found += [(begin, True)] if begin else []
-            found += [(until - self.spot.notice_s, False)] if until < self.spot.end else []
-        return sorted(each for each in found if each[0] < self.spot.end)
+        turns: list[tuple[float, bool]] = []
+        for begin, until in machine_spans(self.spot):
+            turns += [(begin, True)] if begin else []
+            turns += [(until - self.spot.notice_s, False)] if until < self.spot.end else []
+        return sorted(turn for turn in turns if turn[0] < self.spot.end)
 
     def _announced(self) -> FaultMove:
         """Announce the end of one of the spot machines; forget those that are gone."""
@@ -233,7 +233,7 @@ class _Kind(IntEnum):
 @dataclass(slots=True)
 class _Stream:
     length: int
-    made: int = 0
+    made_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -261,7 +261,7 @@ class _Pool:
     resume: bool
     rng: Random
     waiting: deque[_Stream] = field(default_factory=deque["_Stream"])
-    told: Tokens = field(default_factory=Tokens)
+    totals: Tokens = field(default_factory=Tokens)
 
     def next(self) -> _Stream:
         """Return a stream that lost its engine, else a new one."""
@@ -271,31 +271,31 @@ class _Pool:
 
     def new(self, stream: _Stream, first: float, now: float) -> int:
         """Return the tokens that an engine has made of a stream whose first one came, or was due, at `first`."""
-        return min(stream.length - stream.made, max(0, int((now - first) * self.work.tokens_per_s)))
+        return min(stream.length - stream.made_tokens, max(0, int((now - first) * self.work.tokens_per_s)))
 
     def cut(self, stream: _Stream, first: float, now: float, *, drained: bool) -> None:
         """Take a stream from an engine that ends now."""
         new = self.new(stream, first, now)
-        self.told.moved += 1
+        self.totals.moved += 1
         if self.resume:
             under_way = 0 if drained else min(new, self.work.window)
-            self._check(stream.made + new, under_way)
-            stream.made += new - under_way
-            self.told.again += under_way
+            self._check(stream.made_tokens + new, under_way)
+            stream.made_tokens += new - under_way
+            self.totals.again += under_way
         else:
-            self.told.lost += stream.made + new
-            stream.made = 0
+            self.totals.lost += stream.made_tokens + new
+            stream.made_tokens = 0
         self.waiting.append(stream)
 
-    def _check(self, made: int, under_way: int) -> None:
+    def _check(self, made_tokens: int, under_way: int) -> None:
         """Let the code of the caller take the last tokens, of both engines, with those under way sent twice."""
-        got = StreamProgress(received=[b""] * max(0, made - under_way - 2))
+        got = StreamProgress(received=[b""] * max(0, made_tokens - under_way - 2))
         first = len(got.received)
         for engine in ("one", "other"):
             got.begin_segment(engine, 1)
-            last = made - under_way if engine == "one" else made
+            last = made_tokens - under_way if engine == "one" else made_tokens
             got.add_items([WireItem(position, {}, b"") for position in range(first, last)])
-        self.told.wrong += len(got.received) != made
+        self.totals.wrong += len(got.received) != made_tokens
 
 
 def serve(served: Sequence[Served], work: Streams, end: float, *, resume: bool, seed: int = 0) -> Tokens:
@@ -303,8 +303,8 @@ def serve(served: Sequence[Served], work: Streams, end: float, *, resume: bool, 
     pool = _Pool(work, resume, chance(f"streams {seed}"))
     # (time, kind, number of the engine, its place): at one time ends come before beginnings.
     agenda: list[tuple[float, _Kind, int, int]] = []
-    for number, own in enumerate(served):
-        agenda += [(own.begin, _Kind.BEGIN, number, 0), (own.end, _Kind.END, number, 0)]
+    for number, span in enumerate(served):
+        agenda += [(span.begin, _Kind.BEGIN, number, 0), (span.end, _Kind.END, number, 0)]
     heapq.heapify(agenda)
     places: dict[tuple[int, int], tuple[_Stream, float]] = {}
     while agenda and agenda[0][0] < end:
@@ -316,34 +316,34 @@ def serve(served: Sequence[Served], work: Streams, end: float, *, resume: bool, 
             if stream is not None and kind is _Kind.END:
                 pool.cut(stream, first, now, drained=served[number].drained)
             elif stream is not None:
-                pool.told.ended += 1
-                pool.told.useful += stream.length
+                pool.totals.ended += 1
+                pool.totals.useful += stream.length
             if kind is _Kind.BEGIN or (kind is _Kind.DONE and stream is not None):
                 following = pool.next()
-                first = now + (work.prompt + following.made) / work.prefill_per_s
+                first = now + (work.prompt + following.made_tokens) / work.prefill_per_s
                 places[number, at] = (following, first)
-                done = first + (following.length - following.made) / work.tokens_per_s
+                done = first + (following.length - following.made_tokens) / work.tokens_per_s
                 heapq.heappush(agenda, (done, _Kind.DONE, number, at))
     for stream, first in places.values():
-        pool.told.useful += stream.made + pool.new(stream, first, end)
-    pool.told.useful += sum(stream.made for stream in pool.waiting)
-    return pool.told
+        pool.totals.useful += stream.made_tokens + pool.new(stream, first, end)
+    pool.totals.useful += sum(stream.made_tokens for stream in pool.waiting)
+    return pool.totals
 
 
 def compared(spot: Spot, work: Streams) -> Iterator[dict[str, Any]]:
     """Yield a row for each: no preemptions, fixed engines that begin anew, and the fleet that breathes and resumes."""
     calm = serve(fixed(replace(spot, preempted=False)), work, spot.end, resume=True).useful
     yield {"fleet": "no preemptions", "tokens": calm, "goodput": 1.0}
-    own = fixed(spot)
-    yield {"fleet": "fixed, anew", **_row(spot, own, serve(own, work, spot.end, resume=False), calm)}
+    spans = fixed(spot)
+    yield {"fleet": "fixed, anew", **_row(spot, spans, serve(spans, work, spot.end, resume=False), calm)}
     began = time.process_time()
     driver = SpotDriver(spot)
-    own = driver.play()
+    spans = driver.play()
     seconds = round(time.process_time() - began, 1)
     known = driver.fleet.known
     yield {
         "fleet": "breathes, resumes",
-        **_row(spot, own, serve(own, work, spot.end, resume=True), calm),
+        **_row(spot, spans, serve(spans, work, spot.end, resume=True), calm),
         "problems": driver.fleet.problems,
         "phase": known.phase.value,
         "events": driver.fleet.events,
@@ -351,18 +351,18 @@ def compared(spot: Spot, work: Streams) -> Iterator[dict[str, Any]]:
     }
 
 
-def _row(spot: Spot, own: Sequence[Served], told: Tokens, calm: int) -> dict[str, Any]:
-    serving = sum(each.end - each.begin for each in own) / spot.end / spot.engines
+def _row(spot: Spot, spans: Sequence[Served], totals: Tokens, calm: int) -> dict[str, Any]:
+    serving = sum(span.end - span.begin for span in spans) / spot.end / spot.engines
     return {
         "noticeSeconds": spot.notice_s,
-        "enginesEnded": sum(each.end < spot.end for each in own),
-        "drained": sum(each.drained for each in own),
+        "enginesEnded": sum(span.end < spot.end for span in spans),
+        "drained": sum(span.drained for span in spans),
         "serving": round(serving, 4),
-        "streamsEnded": told.ended,
-        "streamsMoved": told.moved,
-        "tokens": told.useful,
-        "tokensLost": told.lost,
-        "tokensAgain": told.again,
-        "wrong": told.wrong,
-        "goodput": round(told.useful / calm, 4),
+        "streamsEnded": totals.ended,
+        "streamsMoved": totals.moved,
+        "tokens": totals.useful,
+        "tokensLost": totals.lost,
+        "tokensAgain": totals.again,
+        "wrong": totals.wrong,
+        "goodput": round(totals.useful / calm, 4),
     }

@@ -15,9 +15,9 @@ def check_blame(state: JobState, now: float) -> Iterator[str]:
     `now` is PrimeMaster's time.
     """
     for role, inquiry in state.inquiries.items():
-        held = sum(key[0] == role for key in state.held_ends)
-        if held != inquiry.held_end_count:
-            yield f"blame: {role} counts {inquiry.held_end_count} held ends, and has {held}"
+        held_count = sum(key[0] == role for key in state.held_ends)
+        if held_count != inquiry.held_end_count:
+            yield f"blame: {role} counts {inquiry.held_end_count} held ends, and has {held_count}"
         if now > inquiry.ends_at and state.verdict is None:
             yield f"blame: the ends of {role} are held beyond their time"
     for fault in state.faults:

@@ -23,13 +23,13 @@ ALONE, TOGETHER = 0, 1
 def check(w: WorldState, a: CheckNodes) -> None:
     """Answer a round of checks, at once, or after `HANGS_S` if a node does not answer."""
     facts = {place.node: _facts(w, place.node) for place in a.places}
-    fit = {node for node, one in facts.items() if not one.trouble and not one.unmade}
+    fit = {node for node, node_facts in facts.items() if not node_facts.trouble and not node_facts.unmade}
     # Nodes test each other only once each is sound by itself.
     teams = tuple(_team(w, team) for team in a.teams if fit.issuperset(team))
     passed = {node for team in teams if not team.trouble for node in team.nodes}
     # A single node has no partner to test its network with.
-    alone = len({node for _, _, node in w.known.checks[a.role].places}) == 1
-    w.fit.update((a.role, node) for node in fit if node in passed or alone or node not in w.bad)
+    is_single_node = len({node for _, _, node in w.known.checks[a.role].places}) == 1
+    w.fit.update((a.role, node) for node in fit if node in passed or is_single_node or node not in w.bad)
     # A checker on a silent node never answers: the round lasts until its timeout.
     waits = any(node in w.nodes and not w.reachable(node) for node in facts)
     w.later(Arrive(NodesChecked(a.role, a.number, tuple(facts.values()), teams)), HANGS_S if waits else 0.0)
@@ -50,9 +50,9 @@ def _team(w: WorldState, team: tuple[str, ...]) -> TeamFacts:
 
 def spoil(w: WorldState, f: FaultMove) -> None:
     """Turn a node bad; its running ranks continue."""
-    there = sorted(w.nodes)
-    if there:
-        w.bad[f.text or there[f.pick % len(there)]] = int(f.value)
+    node_names = sorted(w.nodes)
+    if node_names:
+        w.bad[f.text or node_names[f.pick % len(node_names)]] = int(f.value)
 
 
 def unfit(w: WorldState, running: Running) -> Iterator[str]:
@@ -68,8 +68,8 @@ def asked_for(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     rng = chance(f"checks {seed}")
     roles = manifest["spec"]["roles"]
     checked = [r.get("type") == "Elastic" and rng.random() < 0.7 for r in roles]
-    made = [{**r, "comm": {"preCheck": True}} if yes else r for r, yes in zip(roles, checked, strict=True)]
-    return {**manifest, "spec": {**manifest["spec"], "roles": made}} if any(checked) else manifest
+    roles_with_checks = [{**r, "comm": {"preCheck": True}} if yes else r for r, yes in zip(roles, checked, strict=True)]
+    return {**manifest, "spec": {**manifest["spec"], "roles": roles_with_checks}} if any(checked) else manifest
 
 
 def bad_nodes(seed: int, manifest: Mapping[str, Any]) -> tuple[Timed, ...]:

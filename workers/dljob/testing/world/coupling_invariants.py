@@ -10,22 +10,22 @@ from dljob.testing.world.state import WorldState
 
 def meet(w: WorldState, running: Running) -> None:
     """Record with which ranks a starting one runs, where one of the two is to restart with the other."""
-    for other in _live(w):
-        if other.role in w.job.roles[running.role].roles_taken_along:
-            w.met.add((other, running))
-        if running.role in w.job.roles[other.role].roles_taken_along:
-            w.met.add((running, other))
+    for live_rank in _live(w):
+        if live_rank.role in w.job.roles[running.role].roles_taken_along:
+            w.met.add((live_rank, running))
+        if running.role in w.job.roles[live_rank.role].roles_taken_along:
+            w.met.add((running, live_rank))
 
 
 def outlived(w: WorldState, running: Running) -> Iterator[str]:
     """Yield the live ranks of coupled roles that ran with an earlier incarnation of a rank that starts."""
     coupled = w.job.roles[running.role].roles_taken_along
-    for other in _live(w) if coupled else ():
-        for rank, peer in w.met if other.role in coupled else ():
+    for live_rank in _live(w) if coupled else ():
+        for rank, peer in w.met if live_rank.role in coupled else ():
             same = (peer.role, peer.rank) == (running.role, running.rank)
-            if rank == other and same and peer.incarnation < running.incarnation:
+            if rank == live_rank and same and peer.incarnation < running.incarnation:
                 yield (
-                    f"coupled: {other.role}/{other.rank} goes on while {running.role}/{running.rank} starts as"
+                    f"coupled: {live_rank.role}/{live_rank.rank} goes on while {running.role}/{running.rank} starts as"
                     f" {running.incarnation}: it ran with {peer.incarnation}"
                 )
 

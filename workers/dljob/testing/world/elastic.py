@@ -73,8 +73,8 @@ def orders(seed: int) -> tuple[Timed, ...]:
     rng = chance(f"scale {seed}")
     if rng.random() > OFTEN:
         return ()
-    made = (FaultMove("scale", rng.randrange(1 << 16), float(1000 + n)) for n in range(rng.randint(1, 3)))
-    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in made)
+    moves = (FaultMove("scale", rng.randrange(1 << 16), float(1000 + n)) for n in range(rng.randint(1, 3)))
+    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in moves)
 
 
 def scale(w: WorldState, f: FaultMove) -> None:
@@ -83,32 +83,35 @@ def scale(w: WorldState, f: FaultMove) -> None:
     # While no PrimeMaster runs, nobody takes a command.
     if names and w.state is not None:
         role = names[f.pick % len(names)]
-        own = w.job.roles[role].plan
+        role_plan = w.job.roles[role].plan
         # The last number is one too many: PrimeMaster must refuse it.
-        numbers = [*range(own.min_replicas, own.max_replicas + 1, own.group_size), own.max_replicas + 1]
+        numbers = [
+            *range(role_plan.min_replicas, role_plan.max_replicas + 1, role_plan.group_size),
+            role_plan.max_replicas + 1,
+        ]
         count = numbers[f.pick // len(names) % len(numbers)]
         w.later(Arrive(Commanded(f"c{int(f.value)}", "scale", role, "somebody", count)))
 
 
 def moved(before: JobState, after: JobState) -> Iterator[str]:
     """A role does not grow again before its waiting time since the last change is over, unless it is ordered to."""
-    for role, own in after.sizes.items():
+    for role, sizing in after.sizes.items():
         old = before.sizes[role]
-        since = None if old.resized is None or own.resized is None else own.resized - old.resized
+        since = None if old.resized is None or sizing.resized is None else sizing.resized - old.resized
         # The wait doubles with each growth that was lost again.
         least = before.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**old.vain
         # A fleet, of which nobody else restarts, waits only after a growth that nodes refused.
         if before.job.roles[role].fleet:
-            early = (old.grow_at or 0.0) - (own.resized or 0.0)
-            if own.size > old.size and early > 0:
-                yield f"elastic: {role} grows to {own.size} {early:.1f} s too soon"
-        elif own.size > old.size and since is not None and since < least and not _ordered(old):
-            yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
+            early = (old.grow_at or 0.0) - (sizing.resized or 0.0)
+            if sizing.size > old.size and early > 0:
+                yield f"elastic: {role} grows to {sizing.size} {early:.1f} s too soon"
+        elif sizing.size > old.size and since is not None and since < least and not _ordered(old):
+            yield f"elastic: {role} grows to {sizing.size} {since:.1f} s after it had become {old.size}"
 
 
-def _ordered(own: Sizing) -> bool:
+def _ordered(sizing: Sizing) -> bool:
     """Whether a role was ordered to have another size since it got its present one: an order waits for no interval."""
-    return own.scaled is not None and own.resized is not None and own.scaled >= own.resized
+    return sizing.scaled is not None and sizing.resized is not None and sizing.scaled >= sizing.resized
 
 
 def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
@@ -117,75 +120,80 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
     A rank that did not leave in time may lose its process. In a fleet ranks that stay are not restarted at all. A
     restart for another cause may come in the same step: where it takes ranks along that leave, nobody is waited for.
     """
-    taken = _taken(before, after)
-    for role, own in after.sizes.items():
+    restarted = _restarted_for_another_cause(before, after)
+    for role, sizing in after.sizes.items():
         stays = before.job.roles[role].fleet or resizing.level_of(after.job, role) is Level.IN_PROCESS
-        if own.size == before.sizes[role].size or not stays:
+        if sizing.size == before.sizes[role].size or not stays:
             continue
         facts, later = before.job.roles[role], frozenset(after.job.roles[role].ranks)
         for rank in [rank for rank in facts.ranks if rank in later]:
             host = facts.host_of(rank)
             unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
             # The process of a host that was ready works on, unless its unit moves.
-            there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
+            keeps_process = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
             # A rank that does not stop in time loses its process with this step, and so do the others of its host.
             phases = {before.ranks[role, neighbor].phase for neighbor in facts.ranks_of(host.index)}
             if (
-                there
-                and (role, rank) not in taken
+                keeps_process
+                and (role, rank) not in restarted
                 and is_unfinished(before.ranks[role, rank])
                 and RankPhase.STOPPING not in phases
                 and (new.phase, new.incarnation) != (old.phase, old.incarnation)
             ):
-                yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
+                yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {sizing.size} ranks"
         for rank in [rank for rank in facts.ranks if rank not in later]:
             if before.ranks[role, rank].phase is RankPhase.READY:
-                yield f"elastic: {role}/{rank} works when its role gets {own.size} ranks, and is to leave first"
+                yield f"elastic: {role}/{rank} works when its role gets {sizing.size} ranks, and is to leave first"
 
 
-def _taken(before: JobState, after: JobState) -> frozenset[RankKey]:
+def _restarted_for_another_cause(before: JobState, after: JobState) -> frozenset[RankKey]:
     """Return the ranks that a restart for another cause than their role's size began to restart in this step."""
     begun = [
-        own
-        for number, own in after.incidents.items()
-        if number not in before.incidents and own.reason != resizing.RESIZED
+        incident
+        for number, incident in after.incidents.items()
+        if number not in before.incidents and incident.reason != resizing.RESIZED
     ]
     # Roles that wait for another one to complete end with the job, and are no members of its restart.
-    if any(own.level is Level.JOB for own in begun):
+    if any(incident.level is Level.JOB for incident in begun):
         return frozenset(after.ranks)
-    return frozenset(key for own in begun for key in own.members)
+    return frozenset(key for incident in begun for key in incident.members)
 
 
 def bounded(state: JobState) -> Iterator[str]:
     """A role's size is within its bounds, and plan, units and ranks agree on it."""
-    for role, own in state.sizes.items():
+    for role, sizing in state.sizes.items():
         facts = state.job.roles[role]
         plan = facts.plan
-        if own.size != plan.replicas or own.size % plan.group_size:
-            yield f"elastic: {role} has {own.size} ranks, its plan {plan.replicas}"
-        if not plan.min_replicas <= own.size <= plan.max_replicas:
-            yield f"elastic: {role} has {own.size} ranks, and may have {plan.min_replicas} to {plan.max_replicas}"
+        if sizing.size != plan.replicas or sizing.size % plan.group_size:
+            yield f"elastic: {role} has {sizing.size} ranks, its plan {plan.replicas}"
+        if not plan.min_replicas <= sizing.size <= plan.max_replicas:
+            yield f"elastic: {role} has {sizing.size} ranks, and may have {plan.min_replicas} to {plan.max_replicas}"
         seats = state.seats.get(role)
         if seats is not None and len(seats) != facts.plan.groups:
             yield f"elastic: {role} has {facts.plan.groups} groups and {len(seats)} seats"
     # One pass without code of Python's: a large job is swept hundreds of times.
     known = Counter(map(itemgetter(0), state.ranks))
     for name, row in state.roles.items():
-        there = known[name] - row.absent_count
+        rank_count = known[name] - row.absent_count
         # Ranks that left already count until the last of their groups has.
-        left = state.sizes[name].leaving if name in state.sizes else ()
-        there += sum(state.ranks[name, rank].phase is RankPhase.ABSENT for rank in left)
-        if there != state.job.roles[name].plan.replicas:
-            yield f"elastic: {name} has {there} ranks, not {state.job.roles[name].plan.replicas}"
+        leaving_ranks = state.sizes[name].leaving if name in state.sizes else ()
+        rank_count += sum(state.ranks[name, rank].phase is RankPhase.ABSENT for rank in leaving_ranks)
+        if rank_count != state.job.roles[name].plan.replicas:
+            yield f"elastic: {name} has {rank_count} ranks, not {state.job.roles[name].plan.replicas}"
 
 
 def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterator[str]:
     """While a job runs, each role has the size it should have, is about to get it, or has no room for it."""
     d = StateTransaction(state, now)
     d.nodes = nodes
-    for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():
+    for role, sizing in state.sizes.items() if state.phase is Phase.RUNNING else ():
         # Otherwise the resize is decided, or waits for copies to be saved.
-        if own.want != own.size and own.move_at is None and own.save_by is None and not is_role_completed(d, role):
-            able = own.want if own.want < own.size else resizing.largest_size(d, role, own.want).sizes[role]
-            if able != own.size:
-                yield f"elastic: {role} stays at {own.size} ranks, it could have {able} of {own.want}"
+        if (
+            sizing.want != sizing.size
+            and sizing.move_at is None
+            and sizing.save_by is None
+            and not is_role_completed(d, role)
+        ):
+            able = sizing.want if sizing.want < sizing.size else resizing.largest_size(d, role, sizing.want).sizes[role]
+            if able != sizing.size:
+                yield f"elastic: {role} stays at {sizing.size} ranks, it could have {able} of {sizing.want}"

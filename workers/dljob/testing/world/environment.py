@@ -26,12 +26,12 @@ ReportedNodes: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None]
 """The part of the nodes by which snapshots are compared: all of it, or only names and departures."""
 
 
-def reported(state: JobState, seen: tuple[NodeView, ...]) -> ReportedNodes:
+def reported(state: JobState, node_views: tuple[NodeView, ...]) -> ReportedNodes:
     """Return the part of the nodes by which snapshots are compared, as `runtime.controller.node_change_filter` does.
 
     Free resources matter only while something is to be placed, or a role is to grow.
     """
-    return tuple(map(_SHOWN, seen)) if elastic.is_settled(state) else seen
+    return tuple(map(_SHOWN, node_views)) if elastic.is_settled(state) else node_views
 
 
 class Surroundings:
@@ -128,8 +128,8 @@ class Surroundings:
 
     def reachable(self, node: str) -> bool:
         """Whether a node exists and answers."""
-        found = self.nodes.get(node)
-        return found is not None and found.silence is Silence.NONE
+        found_node = self.nodes.get(node)
+        return found_node is not None and found_node.silence is Silence.NONE
 
     def on(self, node: str) -> list[Process]:
         """Return the processes on a node."""
@@ -144,9 +144,9 @@ class Surroundings:
         """Forget a process that ends, and return it."""
         process = self.processes.pop(actor, None)
         if process is not None:
-            left = tuple(each for each in self.placed.pop(process.node) if each != actor)
-            if left:
-                self.placed[process.node] = left
+            remaining = tuple(placed_actor for placed_actor in self.placed.pop(process.node) if placed_actor != actor)
+            if remaining:
+                self.placed[process.node] = remaining
         return process
 
     def report(self, process: Process, event: RankReady | RankEnded | RankServes | WeightsLoaded) -> Process:
@@ -176,9 +176,9 @@ class Surroundings:
     def stop_running(self, actor: str, running: Running) -> None:
         """Record that a rank no longer runs in a process."""
         key = (running.role, running.rank)
-        left = tuple(one for one in self.running.get(key, ()) if one != (running.incarnation, actor))
-        if left:
-            self.running[key] = left
+        remaining = tuple(entry for entry in self.running.get(key, ()) if entry != (running.incarnation, actor))
+        if remaining:
+            self.running[key] = remaining
         else:
             self.running.pop(key, None)
         self._count(running, actor, -1)
@@ -191,16 +191,16 @@ class Surroundings:
         if self.met:
             self.met = {pair for pair in self.met if pair[0] != running}
 
-    def take(self, node: str, unit: str, times: int, given: Overrides = ()) -> bool:
+    def take(self, node: str, unit: str, times: int, overrides: Overrides = ()) -> bool:
         """Take a unit's resources from a node, or with `times` -1 give them back; False where there is no room."""
-        found = self.nodes.get(node)
-        if found is None:
+        found_node = self.nodes.get(node)
+        if found_node is None:
             return False
-        free = dict(found.view.free)
-        for name, amount in unit_with_memory(self.plan, unit, given).demand:
+        free = dict(found_node.view.free)
+        for name, amount in unit_with_memory(self.plan, unit, overrides).demand:
             free[name] = free.get(name, 0) - times * amount
             if free[name] < 0:
                 return False
-        view = replace(found.view, free=tuple(sorted((k, v) for k, v in free.items() if v)))
-        self.nodes[node] = evolve(found, view=view)
+        view = replace(found_node.view, free=tuple(sorted((k, v) for k, v in free.items() if v)))
+        self.nodes[node] = evolve(found_node, view=view)
         return True

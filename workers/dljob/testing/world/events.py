@@ -57,7 +57,7 @@ DONE = Outcome(ok=True)
 def happen(w: MasterWorld, item: Item, *more: Item) -> None:
     """Let a pending item take effect; several events may arrive in one batch."""
     if more:
-        w.tell([each for each in (item, *more) if isinstance(each, Arrive)])
+        w.tell([pending_item for pending_item in (item, *more) if isinstance(pending_item, Arrive)])
     else:
         _HAPPEN[type(item)](w, item)
 
@@ -85,14 +85,14 @@ def _up(w: MasterWorld, i: Up) -> None:
 
 
 def _hello(w: MasterWorld, process: Process) -> HostReady | SpareReady:
-    who, actor = process.who, process.actor
-    if isinstance(who, SpareKey):
-        return SpareReady(who.role, who.node, who.slot, process.incarnation, actor, 7)
-    facts = w.job.roles[who.role]
-    devices = () if facts.plan.accelerator is None else ((facts.plan.accelerator[0], (str(max(0, who.index)),)),)
+    occupant, actor = process.occupant, process.actor
+    if isinstance(occupant, SpareKey):
+        return SpareReady(occupant.role, occupant.node, occupant.slot, process.incarnation, actor, 7)
+    facts = w.job.roles[occupant.role]
+    devices = () if facts.plan.accelerator is None else ((facts.plan.accelerator[0], (str(max(0, occupant.index)),)),)
     slots = tuple(ids for _, ids in devices) * facts.ranks_per_host
-    address = f"{process.node}:2900" if who.index < 0 else ""
-    return HostReady(who, process.incarnation, process.node, 7, actor, devices, address, slots)
+    address = f"{process.node}:2900" if occupant.index < 0 else ""
+    return HostReady(occupant, process.incarnation, process.node, 7, actor, devices, address, slots)
 
 
 def _set_up(w: MasterWorld, i: SetUp) -> None:
@@ -143,11 +143,11 @@ def _report_hang(w: MasterWorld, i: ReportHang) -> None:
     process, r = w.processes.get(i.actor), i.running
     if process is None or r not in w.hung or w.state is None:
         return
-    own = w.state.ranks[r.role, r.rank]
+    rank_state = w.state.ranks[r.role, r.rank]
     # PrimeMaster has replaced that incarnation, or ends the job anyway.
-    if own.incarnation > r.incarnation or w.state.verdict is not None:
+    if rank_state.incarnation > r.incarnation or w.state.verdict is not None:
         return
-    if own.phase is RankPhase.READY and w.reachable(process.node):
+    if rank_state.phase is RankPhase.READY and w.reachable(process.node):
         w.later(Arrive(HangFound(r.role, r.rank, r.incarnation, Reason.HANG.value, "it stands still")))
     else:
         w.later(i, 0.5)
@@ -172,12 +172,14 @@ def _go_on(w: MasterWorld, i: GoOn) -> None:
 
 def _poll_nodes(w: MasterWorld, _i: PollNodes) -> None:
     w.looking = False
-    seen = w.seen()
+    node_views = w.listed_nodes()
     if w.state is None:
         return
     # As in the master loop: a snapshot that can change no decision is not reported, since every event is journaled.
-    if reported(w.state, seen) != w.reported_nodes or (elastic.is_settled(w.state) and elastic.room(w.state, seen)):
-        w.tell((Arrive(NodesSeen(seen)),))
+    if reported(w.state, node_views) != w.reported_nodes or (
+        elastic.is_settled(w.state) and elastic.room(w.state, node_views)
+    ):
+        w.tell((Arrive(NodesSeen(node_views)),))
 
 
 def _boot(w: MasterWorld, _i: Boot) -> None:
@@ -197,7 +199,7 @@ def _notice(w: MasterWorld, i: NodeOverdue) -> None:
     if w.state.running_at is None:
         w.later(i, 0.5)  # heartbeats are not checked while a job starts
         return
-    w.later(Arrive(NodesSeen(w.seen())))
+    w.later(Arrive(NodesSeen(w.listed_nodes())))
     w.later(Arrive(NodeFrozen(i.node, w.now - node.since)))
 
 

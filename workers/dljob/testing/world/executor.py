@@ -153,7 +153,7 @@ def _reserve(w: WorldState, a: Reserve) -> None:
         w.groups[key] = a.node
         if a.memory:
             w.granted[key] = a.memory
-        invariants.held(w)
+        invariants.note_held_units(w)
     w.later(Arrive(UnitReserved(a.unit, a.token, w.groups[key])))
     w.look()
 
@@ -175,15 +175,15 @@ def _bring_up(w: WorldState, new: Process, deadline_s: float) -> None:
         w.watched.pop(new.actor, None)
         # A node that is gone fails at once, a silent one after the deadline.
         w.late[new.actor] = w.later(
-            Arrive(lost(new.who, new.incarnation, LATE)), deadline_s if new.node in w.nodes else 0.0
+            Arrive(lost(new.occupant, new.incarnation, LATE)), deadline_s if new.node in w.nodes else 0.0
         )
         return
     # The same actor may exist already, created for an earlier PrimeMaster: the executor finds it by its name.
     known = w.processes.get(new.actor)
     if known is None:
         w.begin_process(new)
-        if isinstance(new.who, HostId):
-            w.owner[new.who] = new.actor
+        if isinstance(new.occupant, HostId):
+            w.owner[new.occupant] = new.actor
     # One that is still starting answers by itself later (`events._up`).
     if known is None or known.up:
         w.later(Up(new.actor))
@@ -194,12 +194,12 @@ def _start(w: WorldState, a: StartRanks) -> None:
     watched = w.watched.get(a.actor)
     if watched is not None:
         # The watch follows, so that a loss is reported as that of the host.
-        w.watched[a.actor] = evolve(watched, who=a.host, incarnation=a.incarnation)
+        w.watched[a.actor] = evolve(watched, occupant=a.host, incarnation=a.incarnation)
     process = w.processes.get(a.actor)
     if process is None or not w.reachable(process.node):
         return
     invariants.may_become(w, process, a.host)
-    process = evolve(process, who=a.host, incarnation=a.incarnation)
+    process = evolve(process, occupant=a.host, incarnation=a.incarnation)
     w.processes[a.actor] = process
     w.owner[a.host] = a.actor
     for start in a.ranks:
@@ -223,7 +223,7 @@ def _stop(w: WorldState, a: StopRanks) -> None:
     actor = w.owner.get(a.host, "")
     watched = w.watched.get(actor)
     # By now the actor is another host, or another incarnation of this one.
-    if watched is None or (watched.who, watched.incarnation) != (a.host, a.host_incarnation):
+    if watched is None or (watched.occupant, watched.incarnation) != (a.host, a.host_incarnation):
         return
     process = w.processes.get(actor)
     if process is None or not w.reachable(process.node):
@@ -231,8 +231,8 @@ def _stop(w: WorldState, a: StopRanks) -> None:
     # An order that was late must not stop an incarnation that started after it.
     latest = dict(zip(a.ranks, a.incarnations, strict=False))
     for running in process.ranks:
-        meant = running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation)
-        if meant and not servers.drain(w, actor, running):
+        is_meant = running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation)
+        if is_meant and not servers.drain(w, actor, running):
             process = leave(w, process, running, LEFT)
 
 

@@ -55,12 +55,12 @@ def draw(rng: Random, most: int, horizon: float) -> tuple[Timed, ...]:
 
 
 def _moments(rng: Random, count: int, horizon: float) -> list[float]:
-    found: list[float] = []
+    moments: list[float] = []
     # Half of the faults follow closely on the one before, the others cluster near the beginning, where a job starts.
     for _ in range(count):
-        near = found and rng.random() < 0.5
-        found.append(round(found[-1] + rng.random() ** 3 * 5 if near else rng.random() ** 2 * horizon, 3))
-    return found
+        near = moments and rng.random() < 0.5
+        moments.append(round(moments[-1] + rng.random() ** 3 * 5 if near else rng.random() ** 2 * horizon, 3))
+    return moments
 
 
 def _fault(rng: Random, kind: str) -> FaultMove:
@@ -90,4 +90,4 @@ def dump(faults: Sequence[Timed]) -> list[dict[str, Any]]:
 
 def load(data: Sequence[Mapping[str, Any]]) -> tuple[Timed, ...]:
     """Return the faults from the data of `dump`."""
-    return tuple(Timed(one["at"], FaultMove(one["kind"], one["pick"], one["value"], one["text"])) for one in data)
+    return tuple(Timed(row["at"], FaultMove(row["kind"], row["pick"], row["value"], row["text"])) for row in data)

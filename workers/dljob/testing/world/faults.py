@@ -68,8 +68,8 @@ def _kill_process(w: MasterWorld, f: FaultMove) -> None:
 def _picked(of: Iterable[str], pick: int) -> str:
     """Return one of the names; empty where there is none."""
     # Sorted, so that a pick means the same victim in every run.
-    there = sorted(of)
-    return there[pick % len(there)] if there else ""
+    sorted_names = sorted(of)
+    return sorted_names[pick % len(sorted_names)] if sorted_names else ""
 
 
 def _host_named(w: MasterWorld, rank: str) -> HostId:
@@ -98,9 +98,9 @@ def _end_rank(w: MasterWorld, f: FaultMove) -> None:
 
 def _sicken(w: MasterWorld, f: FaultMove) -> None:
     """The liveness probe of a server fails, and its host ends it."""
-    found = servers.sick(w, f)
-    if found is not None:
-        executor.leave(w, *found, servers.SICK)
+    sick_server = servers.sick(w, f)
+    if sick_server is not None:
+        executor.leave(w, *sick_server, servers.SICK)
 
 
 def _deafen(w: MasterWorld, f: FaultMove) -> None:
@@ -153,10 +153,10 @@ def _lose_node(w: MasterWorld, f: FaultMove) -> None:
 
     The cluster notices it after `value` seconds, before all else; 0: later than others do.
     """
-    there = _speaking(w, f)
-    if not there:
+    node_names = _speaking(w, f)
+    if not node_names:
         return
-    name = there[f.pick % len(there)]
+    name = node_names[f.pick % len(node_names)]
     # Switched off looks like a partition until the cluster removes the machine.
     w.nodes[name] = evolve(w.nodes[name], silence=Silence.CUT, since=w.now)
     for process in on(w, name):
@@ -168,10 +168,10 @@ def _lose_node(w: MasterWorld, f: FaultMove) -> None:
 
 
 def _silence(w: MasterWorld, f: FaultMove, how: Silence) -> None:
-    there = _speaking(w, f)
-    if not there:
+    node_names = _speaking(w, f)
+    if not node_names:
         return
-    name = there[f.pick % len(there)]
+    name = node_names[f.pick % len(node_names)]
     w.nodes[name] = evolve(w.nodes[name], silence=how, since=w.now)
     # Only processes that run on behind a partition notice that their lease is over; frozen ones do when they resume.
     if how is Silence.CUT:

@@ -77,12 +77,12 @@ def _reread(event: Event) -> Event:
 
 def may_reserve(w: WorldState, a: Reserve) -> None:
     """A unit may not be reserved on a node that PrimeMaster has excluded."""
-    own = w.known.exclusions.get(a.node)
-    if own is not None:
-        w.problems.append(f"excluded: {a.unit} goes to {a.node}, which is excluded: {own.reason}")
+    exclusion = w.known.exclusions.get(a.node)
+    if exclusion is not None:
+        w.problems.append(f"excluded: {a.unit} goes to {a.node}, which is excluded: {exclusion.reason}")
 
 
-def held(w: WorldState) -> None:
+def note_held_units(w: WorldState) -> None:
     """Record whether all units of the gang were held at once: some may be lost before PrimeMaster admits the job."""
     # Counted before a set of all is made: the gang of a large job is held last.
     if not w.admitted and len(w.groups) + len(w.struck) >= w.job.unit_count:
@@ -91,7 +91,7 @@ def held(w: WorldState) -> None:
 
 def may_spawn(w: WorldState, a: SpawnHost, actor: str) -> None:
     """A host may be created only once the whole gang was held, and while no earlier process of it can be reached."""
-    held(w)
+    note_held_units(w)
     if not w.admitted:
         w.problems.append(f"gang: {a.host} is made before every unit is held")
     # Two processes of one host would write to the same checkpoint.
@@ -102,8 +102,8 @@ def may_spawn(w: WorldState, a: SpawnHost, actor: str) -> None:
 
 def may_become(w: WorldState, process: Process, host: HostId) -> None:
     """A process may become a host only if it is a spare, or that host already."""
-    if isinstance(process.who, HostId) and process.who != host:
-        w.problems.append(f"taken: {process.actor} is to be {host}, and is {process.who}")
+    if isinstance(process.occupant, HostId) and process.occupant != host:
+        w.problems.append(f"taken: {process.actor} is to be {host}, and is {process.occupant}")
 
 
 def may_start(w: WorldState, running: Running) -> None:
@@ -122,13 +122,13 @@ def may_start(w: WorldState, running: Running) -> None:
         w.problems.extend(_mixed(w, running))
         w.problems.extend(checks.unfit(w, running))
     w.problems.extend(coupling_invariants.outlived(w, running))
-    for other, kind in w.job.roles[running.role].plan.depends_on:
-        there = w.was_ready if kind == "Ready" else w.ended
-        everybody = ((other, rank) for rank in w.job.roles[other].ranks)
+    for dependency, kind in w.job.roles[running.role].plan.depends_on:
+        met_ranks = w.was_ready if kind == "Ready" else w.ended
+        everybody = ((dependency, rank) for rank in w.job.roles[dependency].ranks)
         # A rank that has ended was ready before that.
-        lacking = [key[1] for key in everybody if key not in there and key not in w.ended]
+        lacking = [key[1] for key in everybody if key not in met_ranks and key not in w.ended]
         if lacking:
-            w.problems.append(f"dependency: {name} starts before {other}/{lacking[0]} was {kind}")
+            w.problems.append(f"dependency: {name} starts before {dependency}/{lacking[0]} was {kind}")
 
 
 def _mixed(w: WorldState, running: Running) -> Iterator[str]:
@@ -144,7 +144,11 @@ def _mixed(w: WorldState, running: Running) -> Iterator[str]:
 
 def unread(state: JobState, new: JobState) -> list[str]:
     """A state that was read from a snapshot equals the one that was written."""
-    lost = [each.name for each in fields(state) if getattr(new, each.name) != getattr(state, each.name)]
+    lost = [
+        state_field.name
+        for state_field in fields(state)
+        if getattr(new, state_field.name) != getattr(state, state_field.name)
+    ]
     return [f"snapshot: {', '.join(lost)} is not what it was"] if lost else []
 
 
@@ -161,8 +165,8 @@ def well_ended(w: WorldState) -> list[str]:
 def left_behind(w: WorldState) -> list[str]:
     """At the end no process and no reservation is left."""
     # One that cannot be reached ends by its lease.
-    found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
-    return found + [f"left: reservation {unit} {token} on {node}" for (unit, token), node in w.groups.items()]
+    problems = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
+    return problems + [f"left: reservation {unit} {token} on {node}" for (unit, token), node in w.groups.items()]
 
 
 # -- the whole world
@@ -170,7 +174,7 @@ def left_behind(w: WorldState) -> list[str]:
 
 def sweep(w: WorldState) -> list[str]:
     """Return all broken invariants that can be seen from outside the core or inside."""
-    found = [
+    problems = [
         *_counts(w.known),
         *_incidents(w.known),
         *_timers(w.known),
@@ -180,52 +184,56 @@ def sweep(w: WorldState) -> list[str]:
         *well_ended(w),
     ]
     if w.obeyed > len(w.known.commands):
-        found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
-    found += _banned(w.known)
-    found += domain_invariants.check_domains(w.known)
+        problems.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
+    problems += _banned(w.known)
+    problems += domain_invariants.check_domains(w.known)
     if w.epoch == 1:  # a PrimeMaster that crashed may have done so with the note under way
         missed = [note.target for _, note in w.notes if note.reason == reasons.PREFERRED_DOMAIN_MISSED]
-        found += domain_invariants.check_preferences(w.known, missed)
-    found += repeat_invariants.check_repeats(w.known)
-    found += blame_invariants.check_blame(w.known, w.last)
-    found += elastic.bounded(w.known)
-    found += fleets.gives_room(w.known)
-    found += weight_invariants.served(w)
+        problems += domain_invariants.check_preferences(w.known, missed)
+    problems += repeat_invariants.check_repeats(w.known)
+    problems += blame_invariants.check_blame(w.known, w.last)
+    problems += elastic.bounded(w.known)
+    problems += fleets.gives_room(w.known)
+    problems += weight_invariants.served(w)
     if w.state is not None:
         # PrimeMaster knows the free resources from its last snapshot: this holds only while no pending item changes
         # them.
         busy = w.looking or w.arriving or w.carrying
         # A fleet runs on while it grows, and the last snapshot does not show what its new units took.
         grows = busy and any(facts.fleet for facts in w.job.roles.values())
-        found += () if grows else elastic.at_rest(w.state, w.state.nodes if busy else w.seen(), w.last)
-    found += _granted(w)
+        problems += () if grows else elastic.at_rest(w.state, w.state.nodes if busy else w.listed_nodes(), w.last)
+    problems += _granted(w)
     if w.state is not None:
-        found += _orphans(w)
-        found += server_invariants.at_rest(w, w.state) if w.serving else ()
-    return found + spare_invariants.at_rest(w)
+        problems += _orphans(w)
+        problems += server_invariants.at_rest(w, w.state) if w.serving else ()
+    return problems + spare_invariants.at_rest(w)
 
 
 def _counts(state: JobState) -> Iterator[str]:
     # The state keeps counts so that no decision scans all ranks: they must equal what a scan finds.
     # By `map`, without code of Python's for each rank: a large job is swept hundreds of times.
     phases = map(str.lower, map(attrgetter("phase"), state.ranks.values()))
-    seen = Counter(zip(map(itemgetter(0), state.ranks), phases, strict=True))
-    live = sum(seen[name, phase.value.lower()] for name in state.roles for phase in RankPhase if phase.live)
+    counted = Counter(zip(map(itemgetter(0), state.ranks), phases, strict=True))
+    live = sum(counted[name, phase.value.lower()] for name in state.roles for phase in RankPhase if phase.live)
     ready = Counter(
-        [host.role for host, own in state.hosts.items() if own.phase is HostPhase.READY and host.index >= 0]
+        [
+            host.role
+            for host, host_state in state.hosts.items()
+            if host_state.phase is HostPhase.READY and host.index >= 0
+        ]
     )
     for name, role in state.roles.items():
         for phase in RankPhase:
-            count = seen[name, phase.value.lower()]
+            count = counted[name, phase.value.lower()]
             if (kept_count := getattr(role, f"{phase.value.lower()}_count")) != count:
                 yield f"count: {name} has {count} {phase.value}, not {kept_count}"
         if role.ready_host_count != ready[name]:
             yield f"count: {name} has {ready[name]} hosts ready, not {role.ready_host_count}"
     if state.live_rank_count != live:
         yield f"count: {live} ranks live, not {state.live_rank_count}"
-    held = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
-    if state.held_unit_count != held:
-        yield f"count: {held} units held, not {state.held_unit_count}"
+    held_count = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
+    if state.held_unit_count != held_count:
+        yield f"count: {held_count} units held, not {state.held_unit_count}"
     if (lacking := homeless_units(state.units)) != state.homeless:
         yield f"count: {', '.join(sorted(lacking))} have no place, not {', '.join(sorted(state.homeless))}"
     if housed_units(state.units) != state.housed:
@@ -242,14 +250,14 @@ def _banned(state: JobState) -> Iterator[str]:
 
 def _granted(w: WorldState) -> Iterator[str]:
     """A unit's reservation has the memory that PrimeMaster granted."""
-    given = w.known.memory_overrides
+    granted = w.known.memory_overrides
     # Few jobs let memory grow, and the others have nothing to compare.
-    for key, node in w.groups.items() if w.granted or given.overrides else ():
-        own = w.known.units[key[0]]
-        if own.phase is UnitPhase.HELD and own.token == key[1]:
-            has, meant = w.granted.get(key, ()), memory_overrides.overrides_of_unit(given, key[0])
-            if has != meant:
-                yield f"memory: {key[0]} has {has} on {node}, and was given {meant}"
+    for key, node in w.groups.items() if w.granted or granted.overrides else ():
+        unit_state = w.known.units[key[0]]
+        if unit_state.phase is UnitPhase.HELD and unit_state.token == key[1]:
+            has, expected = w.granted.get(key, ()), memory_overrides.overrides_of_unit(granted, key[0])
+            if has != expected:
+                yield f"memory: {key[0]} has {has} on {node}, and was given {expected}"
 
 
 def _incidents(state: JobState) -> Iterator[str]:
@@ -277,9 +285,9 @@ def _incidents(state: JobState) -> Iterator[str]:
 
 def _timers(state: JobState) -> Iterator[str]:
     # A timer that is set too late would leave something undone until the next event.
-    due = timers.earliest_timer(state)
-    if due is not None and (state.wake is None or state.wake > due):
-        yield f"timer: due at {due}, asked for {state.wake}"
+    next_due = timers.earliest_timer(state)
+    if next_due is not None and (state.wake is None or state.wake > next_due):
+        yield f"timer: due at {next_due}, asked for {state.wake}"
 
 
 def _budgets(w: WorldState) -> Iterator[str]:
@@ -302,9 +310,9 @@ def _ledger(w: WorldState) -> Iterator[str]:
         sums = ledger.totals(book, name, at)
         # Spare processes are not ranks, so their time is in an account of its own.
         spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
-        whole = ledger.rank_time(book, name, facts.plan.replicas, at)
-        if spent != whole:
-            yield f"ledger: {name} spent {spent} us, its ranks were there for {whole}"
+        rank_time = ledger.rank_time(book, name, facts.plan.replicas, at)
+        if spent != rank_time:
+            yield f"ledger: {name} spent {spent} us, its ranks were there for {rank_time}"
 
 
 def _stalls(w: WorldState) -> Iterator[str]:
@@ -317,9 +325,9 @@ def _stalls(w: WorldState) -> Iterator[str]:
             yield f"stalls: {key} is in {account.value}, and is {'' if key in state.stalled else 'not '}in a stall"
         elif key in state.stalled:
             origin, begin = state.ledger.stalled[key]
-            told = max(begin, micros(state, state.stalled[key]))
-            if since > told:
-                yield f"stalls: {key} stands still since {told} us, and was in {origin.value} until {since} us"
+            begin_us = max(begin, micros(state, state.stalled[key]))
+            if since > begin_us:
+                yield f"stalls: {key} stands still since {begin_us} us, and was in {origin.value} until {since} us"
     busy = w.arriving or any(isinstance(pending.item, ReportStalls) for pending in w.pending.values())
     if state.stalls and w.state is not None and not w.stalls and not busy:
         yield f"stalls: {state.stalls[0].name} stands in the state, and no rank stands still"
@@ -334,6 +342,6 @@ def _orphans(w: WorldState) -> Iterator[str]:
         if spare.phase is SparePhase.SPAWNING and w.known.verdict is None and actor not in w.watched:
             yield f"spare: {actor} is awaited, and nobody makes it"
     for unit, token in w.groups:
-        own = w.known.units[unit]
-        if own.token != token or own.phase not in (UnitPhase.HELD, UnitPhase.RESERVING):
+        unit_state = w.known.units[unit]
+        if unit_state.token != token or unit_state.phase not in (UnitPhase.HELD, UnitPhase.RESERVING):
             yield f"leak: reservation {unit} {token} is held, and PrimeMaster does not know it"

@@ -96,10 +96,10 @@ def with_coupling(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     rng, roles = chance(f"coupling {seed}"), manifest["spec"]["roles"]
     able = [role for role in roles if role["restartPolicy"].get("level") != "Job"]
-    waits = any(each["condition"] == "Complete" for role in roles for each in role.get("dependsOn", ()))
+    waits = any(dependency["condition"] == "Complete" for role in roles for dependency in role.get("dependsOn", ()))
     if waits or len(roles) < 2 or not able or rng.random() > COUPLED:
         return manifest
-    for one in rng.sample(able, rng.randint(1, len(able))):
-        others = [role["name"] for role in roles if role is not one]
-        one["restartPolicy"] = {**one["restartPolicy"], "with": [rng.choice(others)]}
+    for coupled_role in rng.sample(able, rng.randint(1, len(able))):
+        others = [role["name"] for role in roles if role is not coupled_role]
+        coupled_role["restartPolicy"] = {**coupled_role["restartPolicy"], "with": [rng.choice(others)]}
     return manifest

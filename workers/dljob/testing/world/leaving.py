@@ -47,8 +47,8 @@ def _picked(w: WorldState, f: FaultMove) -> str:
     # A driver that knows its machines names one.
     if f.text:
         return f.text
-    there = sorted(n for n, own in w.nodes.items() if own.silence is Silence.NONE and own.view.leaving is None)
-    return there[f.pick % len(there)] if there else ""
+    node_names = sorted(n for n, node in w.nodes.items() if node.silence is Silence.NONE and node.view.leaving is None)
+    return node_names[f.pick % len(node_names)] if node_names else ""
 
 
 def depart(w: WorldState, i: Depart) -> None:
@@ -65,15 +65,15 @@ def depart(w: WorldState, i: Depart) -> None:
 
 def save(w: WorldState, a: SaveCopies) -> None:
     """Copies are written to disk, and PrimeMaster gets a new snapshot of the nodes."""
-    w.later(Arrive(NodesSeen(w.seen())))
+    w.later(Arrive(NodesSeen(w.listed_nodes())))
     w.later(Arrive(CopiesSaved(a.node)))
 
 
 def may_reserve(w: WorldState, a: Reserve) -> None:
     """A unit may not be reserved on a node whose departure is announced."""
-    own = w.known.departures.get(a.node)
-    if own is not None:
-        w.problems.append(f"leaving: {a.unit} goes to {a.node}, which is to go: {own.announcement}")
+    departure = w.known.departures.get(a.node)
+    if departure is not None:
+        w.problems.append(f"leaving: {a.unit} goes to {a.node}, which is to go: {departure.announcement}")
 
 
 def notices(seed: int) -> tuple[Timed, ...]:
@@ -81,10 +81,10 @@ def notices(seed: int) -> tuple[Timed, ...]:
     rng = chance(f"leaving {seed}")
     if rng.random() > OFTEN:
         return ()
-    made = (
+    moves = (
         FaultMove(rng.choice(("drain", "evict")), rng.randrange(1 << 16), rng.choice((2.0, 30.0, 30.0, 120.0)))
         for _ in range(rng.choice((1, 1, 2, 3)))
     )
     # Some evictions are announced and never happen.
-    gone = [replace(f, value=0.0) if f.kind == "evict" and rng.random() < 0.3 else f for f in made]
-    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in gone)
+    moves_with_false_alarms = [replace(f, value=0.0) if f.kind == "evict" and rng.random() < 0.3 else f for f in moves]
+    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in moves_with_false_alarms)

@@ -67,7 +67,7 @@ class Process:
 
     actor: str
     node: str
-    who: Who
+    occupant: Who
     incarnation: int
     group: tuple[str, int] | None = None
     """(unit, token) of the process's reservation; None for a spare."""
@@ -81,7 +81,7 @@ class Process:
     """Whether a kill was ordered while the process was unreachable: it ends once it is reachable."""
     deaf: bool = False
     """Whether its user code ignores the request to leave a torch group."""
-    held: tuple[tuple[int, int, int], ...] = ()
+    held_versions: tuple[tuple[int, int, int], ...] = ()
     """(rank, incarnation, version) of the weights that its ranks hold."""
     holds: tuple[tuple[int, int, int, bool], ...] = ()
     """(rank, incarnation, number, whether calls wait) of the last order about the calls of each rank."""
@@ -91,7 +91,7 @@ class Process:
 class Watched:
     """An actor that PrimeMaster watches or creates: its host or spare, and its node."""
 
-    who: Who
+    occupant: Who
     incarnation: int
     node: str
 
@@ -117,11 +117,11 @@ def made_by(action: Action) -> str:
             return ""
 
 
-def lost(who: Who, incarnation: int, outcome: Outcome) -> HostLost | SpareLost:
+def lost(occupant: Who, incarnation: int, outcome: Outcome) -> HostLost | SpareLost:
     """Return the event that reports the loss of an actor."""
-    if isinstance(who, HostId):
-        return HostLost(who, incarnation, outcome)
-    return SpareLost(who.role, who.node, who.slot, incarnation)
+    if isinstance(occupant, HostId):
+        return HostLost(occupant, incarnation, outcome)
+    return SpareLost(occupant.role, occupant.node, occupant.slot, incarnation)
 
 
 # -- pending items: each takes effect once, sooner or later

@@ -78,25 +78,25 @@ class MasterWorld(WorldState):
                 self.problems.extend(server_invariants.check_step(self, self.state, arrival.event, step))
             self.problems.extend(weight_invariants.ordered(step.state, step.actions))
             self.state = self.known = step.state
-            self.problems.extend(weight_invariants.left(self))
+            self.problems.extend(weight_invariants.ranks_with_left_weights(self))
             self.problems.extend(weight_invariants.served(self))
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.
             self.acknowledge(arrival)
             if isinstance(arrival.event, NodesSeen):
-                self._told(self.state, arrival.event.nodes)
+                self._note_nodes(self.state, arrival.event.nodes)
         self.events += len(batch)
         self.carry_out(actions, doomed)
 
-    def _told(self, state: JobState, nodes: tuple[NodeView, ...]) -> None:
+    def _note_nodes(self, state: JobState, nodes: tuple[NodeView, ...]) -> None:
         """Record the nodes that PrimeMaster saw last; if that snapshot is outdated, poll again.
 
         `runtime.controller.master_loop` compares with the last snapshot received too, whichever poll it came from.
         """
         self.reported_nodes = reported(state, nodes)
-        there = self.seen()
+        present_nodes = self.listed_nodes()
         # Equal lists of a large cluster are not compared in their other form.
-        if there != nodes and self.reported_nodes != reported(state, there):
+        if present_nodes != nodes and self.reported_nodes != reported(state, present_nodes):
             self.look()
 
     def acknowledge(self, arrival: Arrive) -> None:
@@ -104,11 +104,11 @@ class MasterWorld(WorldState):
         event, actor = arrival.event, arrival.actor
         process = self.processes.get(actor)
         if process is not None and isinstance(event, RankReady | RankEnded | RankServes | WeightsLoaded):
-            left = list(process.reports)
+            remaining = list(process.reports)
             # One only: a server may say the same twice.
-            if event in left:
-                left.remove(event)
-            self.processes[actor] = evolve(process, reports=tuple(left))
+            if event in remaining:
+                remaining.remove(event)
+            self.processes[actor] = evolve(process, reports=tuple(remaining))
 
     def carry_out(self, actions: Iterable[Action], doomed: int | None = None) -> None:
         """Pass the actions of a step to the executor: ends first, then creations."""
@@ -160,7 +160,7 @@ class MasterWorld(WorldState):
             # Kills first: an actor that the last epoch condemned must not be attached below.
             self.carry_out(kills(self.state))
             started = MasterStarted(self.epoch, "PrimeMaster was lost")
-            self.tell((Arrive(started), Arrive(NodesSeen(self.seen()))))
+            self.tell((Arrive(started), Arrive(NodesSeen(self.listed_nodes()))))
             self.reattach()
             self.listen()
         self.look()
@@ -170,10 +170,10 @@ class MasterWorld(WorldState):
         state = self.state
         if state is None:
             return
-        for host, own in live_hosts(state):
-            self.attach(own.actor, Watched(host, own.incarnation, own.node))
-        for (role, node, slot), own in ready_spares(state):
-            self.attach(own.actor, Watched(SpareKey(role, node, slot), own.incarnation, node))
+        for host, process_state in live_hosts(state):
+            self.attach(process_state.actor, Watched(host, process_state.incarnation, process_state.node))
+        for (role, node, slot), process_state in ready_spares(state):
+            self.attach(process_state.actor, Watched(SpareKey(role, node, slot), process_state.incarnation, node))
         self.carry_out(reissue(state, self.clock()))
         # Processes of earlier PrimeMasters ask whether they are known, and end themselves if not.
         for actor in self.processes:
@@ -191,7 +191,7 @@ class MasterWorld(WorldState):
             if node.silence is not Silence.NONE:
                 self.later(NodeOverdue(name), self.job.fault_tolerance.node.freeze_seconds)
             # It was excluded for its silence, and answers by now.
-            elif (own := self.known.exclusions.get(name)) is not None and own.silent:
+            elif (exclusion := self.known.exclusions.get(name)) is not None and exclusion.silent:
                 self.later(Arrive(NodeThawed(name)))
 
     def attach(self, actor: str, watched: Watched) -> None:

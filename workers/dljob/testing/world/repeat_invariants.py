@@ -23,35 +23,39 @@ _HOUR_S = 3600.0
 
 def check_repeats(state: JobState) -> Iterator[str]:
     """A job never ends as repeating without a repetition, and never goes on after one."""
-    heard = [fault for fault in state.faults if fault.outcome is not None]
+    known_faults = [fault for fault in state.faults if fault.outcome is not None]
     # Rules of the job's own may allow repetitions.
     if state.verdict is None and not state.job.fault_tolerance.rules:
-        yield from _repeats_twice(state, heard)
+        yield from _repeats_twice(state, known_faults)
     if state.verdict is not None and state.verdict.reason == reasons.USER_ERROR_REPEATS:
-        yield from _without_cause(state, heard)
+        yield from _without_cause(state, known_faults)
 
 
-def _repeats_twice(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
+def _repeats_twice(state: JobState, known_faults: list[FaultRecord]) -> Iterator[str]:
     """A rank that failed in the same way in two incarnations in a row, by its own fault, gets no third one."""
-    for name in {fault.rank for fault in heard}:
+    for name in {fault.rank for fault in known_faults}:
         # A secondary failure follows from that of another rank.
-        mine = sorted((f for f in heard if f.rank == name and not f.reports_lost_peer), key=lambda f: f.incarnation)
-        for first, second in pairwise(mine):
-            own = second.outcome is not None and second.outcome.error_type in _OWN
-            if own and second.incarnation == first.incarnation + 1 and _same(state, first, second):
+        rank_faults = sorted(
+            (f for f in known_faults if f.rank == name and not f.reports_lost_peer), key=lambda f: f.incarnation
+        )
+        for first, second in pairwise(rank_faults):
+            is_own_error = second.outcome is not None and second.outcome.error_type in _OWN
+            if is_own_error and second.incarnation == first.incarnation + 1 and _same(state, first, second):
                 yield f"repeats: {name} goes on after {second.cause}, twice without progress between"
 
 
-def _without_cause(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
+def _without_cause(state: JobState, known_faults: list[FaultRecord]) -> Iterator[str]:
     """The last failure is fatal by itself, or equals an earlier one of its rank or torch world."""
     # With the list full, the equal failure before may have been dropped.
-    if not heard or _fatal(heard[-1]) or len(state.faults) >= _REMEMBERED:
+    if not known_faults or _fatal(known_faults[-1]) or len(state.faults) >= _REMEMBERED:
         return
-    role = heard[-1].rank.partition("/")[0]
+    role = known_faults[-1].rank.partition("/")[0]
     world = state.job.roles[role].is_torch_world
-    mine = [f for f in heard if f.rank == heard[-1].rank or (world and f.rank.startswith(f"{role}/"))]
-    if not any(_same(state, first, second) for first, second in combinations(mine, 2)):
-        yield f"repeats: the job ends with {heard[-1].cause}, which is no repetition"
+    rank_faults = [
+        f for f in known_faults if f.rank == known_faults[-1].rank or (world and f.rank.startswith(f"{role}/"))
+    ]
+    if not any(_same(state, first, second) for first, second in combinations(rank_faults, 2)):
+        yield f"repeats: the job ends with {known_faults[-1].cause}, which is no repetition"
 
 
 def _same(state: JobState, first: FaultRecord, second: FaultRecord) -> bool:

@@ -69,8 +69,8 @@ def _record(w: WorldState, before: JobState, step: Step) -> None:
                 w.asked[key] = (w.asked.get(key, (now, now))[0], now)
     if w.asked and step.state.ranks is not before.ranks:
         for role, rank, incarnation in list(w.asked):
-            own = step.state.ranks.get((role, rank))
-            if own is None or own.incarnation != incarnation or not own.phase.live:
+            rank_state = step.state.ranks.get((role, rank))
+            if rank_state is None or rank_state.incarnation != incarnation or not rank_state.phase.live:
                 del w.asked[role, rank, incarnation]
 
 
@@ -78,24 +78,24 @@ def _by_word(w: WorldState, state: JobState, keys: tuple[RankKey, ...]) -> Itera
     """The endpoints are ranks whose live incarnation said last that it serves."""
     for key in keys:
         if _listed(state, key) and w.heard.get(key) != (state.ranks[key].incarnation, True):
-            there = state.ranks[key].incarnation
-            yield f"endpoints: {key[0]}/{key[1]} is one as {there}, its last word was {w.heard.get(key)}"
+            incarnation = state.ranks[key].incarnation
+            yield f"endpoints: {key[0]}/{key[1]} is one as {incarnation}, its last word was {w.heard.get(key)}"
 
 
 def _told_late(state: JobState, actions: tuple[Action, ...]) -> Iterator[str]:
     """A rank that PrimeMaster stops is no endpoint when its order leaves."""
     ending = [action for action in actions if isinstance(action, StopRanks | KillHost | LeaveGroup)]
     for action in ending:
-        own = state.hosts.get(action.host)
+        host_state = state.hosts.get(action.host)
         # The order may be about an earlier process of the host.
         if (
             action.host.index < 0
-            or own is None
-            or (isinstance(action, KillHost) and own.incarnation != action.incarnation)
+            or host_state is None
+            or (isinstance(action, KillHost) and host_state.incarnation != action.incarnation)
         ):
             continue
-        whole = state.job.roles[action.host.role].ranks_of(action.host.index)
-        ranks = (action.rank,) if isinstance(action, LeaveGroup) else getattr(action, "ranks", whole)
+        host_ranks = state.job.roles[action.host.role].ranks_of(action.host.index)
+        ranks = (action.rank,) if isinstance(action, LeaveGroup) else getattr(action, "ranks", host_ranks)
         for rank in ranks:
             if _listed(state, (action.host.role, rank)):
                 yield f"endpoints: {action.host.role}/{rank} is one while it is ordered to end"
@@ -108,9 +108,13 @@ def _restarts(before: JobState, event: RankEnded, after: JobState) -> Iterator[s
     stands = before.phase.active and old is not None and old.phase in (RankPhase.STARTING, RankPhase.READY)
     if old is None or new is None or not stands or old.incarnation != event.incarnation or after.verdict is not None:
         return
-    begun = (own for number, own in after.incidents.items() if number not in before.incidents)
+    begun = (incident_begun for number, incident_begun in after.incidents.items() if number not in before.incidents)
     # A role that waits for another one to complete begins anew after a restart of the job, and is no member of it.
-    anew = next((own for own in begun if own.level is Level.JOB), None) if not new.incident else None
+    anew = (
+        next((incident_begun for incident_begun in begun if incident_begun.level is Level.JOB), None)
+        if not new.incident
+        else None
+    )
     incident = after.incidents.get(new.incident, anew)
     level = after.job.plan.roles[event.role].restart_level
     if incident is None:
@@ -131,8 +135,8 @@ def _cut_short(w: WorldState, before: JobState, step: Step) -> Iterator[str]:
         unit = before.job.roles[role].unit_of(host)
         # A node whose end is announced may have too little time.
         moves = before.units[unit].node in before.departures and before.units[unit] != step.state.units.get(unit)
-        own = before.ranks.get((role, rank))
-        if own is None or own.incarnation != incarnation or not own.phase.live or moves:
+        rank_state = before.ranks.get((role, rank))
+        if rank_state is None or rank_state.incarnation != incarnation or not rank_state.phase.live or moves:
             continue
         if (freed or host in killed) and w.last - first < before.job.plan.roles[role].drain_s:
             yield f"drain: {role}/{rank} is ended {w.last - first:.1f} s after it was asked to drain"
@@ -144,20 +148,24 @@ def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
     What is lost, frozen or excluded has no time for that, and a node whose end is announced may have too little. A host
     that does not end one of its ranks in time is killed with the others.
     """
-    gone = {*step.state.exclusions, *before.exclusions, *before.departures, *step.state.departures}
-    there = {node.id for node in step.state.nodes} - gone
+    excluded_nodes = {*step.state.exclusions, *before.exclusions, *before.departures, *step.state.departures}
+    usable_nodes = {node.id for node in step.state.nodes} - excluded_nodes
     ended = (event.role, event.rank) if isinstance(event, RankEnded) else None
     for action in step.actions if not isinstance(event, HostLost | SpareLost | HangFound) else ():
         if not isinstance(action, KillHost) or action.host.index < 0:
             continue
-        own, facts = before.hosts[action.host], before.job.roles[action.host.role]
-        if facts.plan.drain is None or own.phase is not HostPhase.READY or own.incarnation != action.incarnation:
+        host_state, facts = before.hosts[action.host], before.job.roles[action.host.role]
+        if (
+            facts.plan.drain is None
+            or host_state.phase is not HostPhase.READY
+            or host_state.incarnation != action.incarnation
+        ):
             continue
         ranks = facts.ranks_of(action.host.index)
         late = isinstance(event, Tick) and any(
             before.ranks[facts.plan.name, rank].phase is RankPhase.STOPPING for rank in ranks
         )
-        for rank in ranks if own.node in there and not late else ():
+        for rank in ranks if host_state.node in usable_nodes and not late else ():
             key = facts.plan.name, rank
             if before.ranks[key].phase is RankPhase.READY and key != ended:
                 yield f"drain: {facts.plan.name}/{rank} is killed at work, nobody asked it to drain"
@@ -165,18 +173,19 @@ def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
 
 def departs(w: WorldState, state: JobState, node: str) -> Iterator[str]:
     """A server is no endpoint any more when its node ends as announced, if PrimeMaster could act on it in time."""
-    own = state.departures.get(node)
-    due = state.wake is not None and state.wake <= w.now
+    departure = state.departures.get(node)
+    is_due = state.wake is not None and state.wake <= w.now
     # Fleets take turns, which may be too many for one notice.
-    if own is None or own.since + ACT_S > w.now or due or not w.serving:
+    if departure is None or departure.since + ACT_S > w.now or is_due or not w.serving:
         return
     for role, rank in listed(state):
         facts = state.job.roles[role]
-        at = own.gone_at - limits.DEPART_S - facts.plan.drain_s + ACT_S
+        at = departure.gone_at - limits.DEPART_S - facts.plan.drain_s + ACT_S
         if facts.plan.drain is None or facts.fleet or at > w.now:
             continue
         if state.units[facts.unit_of(facts.host_of(rank))].node == node:
-            yield f"drain: {role}/{rank} serves when {node} ends, which was announced {w.now - own.since:.0f} s before"
+            announced = f"announced {w.now - departure.since:.0f} s before"
+            yield f"drain: {role}/{rank} serves when {node} ends, which was {announced}"
 
 
 def at_rest(w: WorldState, state: JobState) -> Iterator[str]:
@@ -191,14 +200,19 @@ def at_rest(w: WorldState, state: JobState) -> Iterator[str]:
 
 def _unlike(w: WorldState, state: JobState) -> Iterator[str]:
     """With no report on its way, the endpoints are the servers that are ready."""
-    there = listed(state)
+    listed_ranks = listed(state)
     for process in w.processes.values():
         for running in process.ranks if process.actor in w.watched and w.reachable(process.node) else ():
-            own = state.ranks.get((running.role, running.rank))
-            known = own is not None and own.incarnation == running.incarnation and own.phase is RankPhase.READY
+            rank_state = state.ranks.get((running.role, running.rank))
+            known = (
+                rank_state is not None
+                and rank_state.incarnation == running.incarnation
+                and rank_state.phase is RankPhase.READY
+            )
             word = w.said.get(running)
-            if known and word is not None and word != ((running.role, running.rank) in there):
-                yield f"endpoints: {running.role}/{running.rank} said {word}, and PrimeMaster lists {sorted(there)}"
+            if known and word is not None and word != ((running.role, running.rank) in listed_ranks):
+                list_text = f"PrimeMaster lists {sorted(listed_ranks)}"
+                yield f"endpoints: {running.role}/{running.rank} said {word}, and {list_text}"
 
 
 def _never_ends(w: WorldState, state: JobState) -> Iterator[str]:
@@ -212,7 +226,7 @@ def _never_ends(w: WorldState, state: JobState) -> Iterator[str]:
 
 def _forgotten(before: JobState, after: JobState) -> Iterator[str]:
     """A new PrimeMaster has the endpoints of the one before it."""
-    gone = set(listed(before).items()) - set(listed(after).items()) if after.verdict is None else ()
-    for (role, rank), incarnation in sorted(gone):
+    lost_endpoints = set(listed(before).items()) - set(listed(after).items()) if after.verdict is None else ()
+    for (role, rank), incarnation in sorted(lost_endpoints):
         if after.ranks[role, rank].phase is RankPhase.READY:
             yield f"endpoints: a new PrimeMaster does not know that {role}/{rank} serves as {incarnation}"

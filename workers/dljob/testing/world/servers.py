@@ -80,11 +80,11 @@ def _late(seed: int, roles: list[dict[str, Any]]) -> bool:
 
 def _serving(rng: Random, entry: Mapping[str, str]) -> dict[str, Any]:
     probe = {"tcpSocket": {"port": "http"}}
-    found: dict[str, Any] = {"ports": [{"name": "http"}], "readinessProbe": probe, "livenessProbe": probe}
+    fields: dict[str, Any] = {"ports": [{"name": "http"}], "readinessProbe": probe, "livenessProbe": probe}
     # A class is not drained: its `shutdown()` waits for its requests.
     if entry == MODULE and rng.random() < 0.8:
-        found["drain"] = {"signal": "SIGUSR1", "timeoutSeconds": rng.choice((5, 60, 120))}
-    return found
+        fields["drain"] = {"signal": "SIGUSR1", "timeoutSeconds": rng.choice((5, 60, 120))}
+    return fields
 
 
 def troubles(seed: int, manifest: Mapping[str, Any]) -> tuple[Timed, ...]:
@@ -93,15 +93,15 @@ def troubles(seed: int, manifest: Mapping[str, Any]) -> tuple[Timed, ...]:
     if not names:
         return ()
     rng = chance(f"troubles {seed}")
-    found: list[Timed] = []
+    faults: list[Timed] = []
     for number in range(rng.randint(0, 8)):
         kind, pick = rng.choice(_FAULTS), rng.randrange(1 << 16)
         if kind == "command":
             fault = FaultMove(kind, pick, 2000.0 + number, f"restart {names[0]}")
         else:
             fault = FaultMove(kind, pick, rng.choice((0.5, 5.0, 60.0)) if kind == "unready" else 0.0)
-        found.append(Timed(round(rng.random() * SOON_S, 3), fault))
-    return (*found, *_losses(seed, manifest), *_restarts(seed, manifest))
+        faults.append(Timed(round(rng.random() * SOON_S, 3), fault))
+    return (*faults, *_losses(seed, manifest), *_restarts(seed, manifest))
 
 
 def _losses(seed: int, manifest: Mapping[str, Any]) -> Iterator[Timed]:
@@ -195,14 +195,15 @@ def drained(w: WorldState, i: Drained) -> Process | None:
 
 def _live(w: WorldState, *, ready: bool = False) -> list[tuple[str, Running]]:
     """Return the (actor, rank) of servers that run, with `ready` only those that are."""
-    found = [
+    live_servers = [
         (process.actor, running)
         for process in w.processes.values()
         for running in process.ranks
         if served(w, running.role) and w.reachable(process.node) and running not in w.draining
     ]
     return sorted(
-        (each for each in found if not ready or w.said.get(each[1])), key=lambda each: (each[1].role, each[1].rank)
+        (live_server for live_server in live_servers if not ready or w.said.get(live_server[1])),
+        key=lambda live_server: (live_server[1].role, live_server[1].rank),
     )
 
 

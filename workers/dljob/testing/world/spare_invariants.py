@@ -19,20 +19,22 @@ def at_rest(w: WorldState) -> list[str]:
     state = w.state
     if state is None or state.phase is not Phase.RUNNING:
         return []
-    waiting = [(p.who, p) for p in w.processes.values() if isinstance(p.who, SpareKey) and w.reachable(p.node)]
+    waiting = [
+        (p.occupant, p) for p in w.processes.values() if isinstance(p.occupant, SpareKey) and w.reachable(p.node)
+    ]
     if not waiting and not state.job.fault_tolerance.spares.nodes:
         return []
     if any(isinstance(pending.item, _MOVING) for pending in w.pending.values()):
         return []
-    ready = Counter((who.node, who.role) for who, process in waiting if process.up)
+    ready = Counter((spare_key.node, spare_key.role) for spare_key, process in waiting if process.up)
     return [*_check_known(w, state, waiting), *_refilled(w, state, ready), *_few(w, state, ready)]
 
 
 def _check_known(w: WorldState, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
     """Each waiting process is a spare that PrimeMaster knows, or becomes a host; no spare is on a removed node."""
-    hosts = {own.actor for own in state.hosts.values() if own.phase is HostPhase.READY}
-    for who, process in waiting:
-        spare = state.spares.get((who.role, who.node, who.slot))
+    hosts = {host_state.actor for host_state in state.hosts.values() if host_state.phase is HostPhase.READY}
+    for spare_key, process in waiting:
+        spare = state.spares.get((spare_key.role, spare_key.node, spare_key.slot))
         known = spare is not None and spare.incarnation == process.incarnation and spare.phase.alive
         # Condemned: its kill is on the way.
         if not known and process.actor not in hosts and not process.condemned:
@@ -47,13 +49,13 @@ def _refilled(w: WorldState, state: JobState, ready: Counter[tuple[str, str]]) -
     # A machine that the cluster removed cannot stand by.
     views = [node.view for node in w.nodes.values() if node.listed]
     # A node where spares died is left alone for a while, and so is one that is excluded or about to depart.
-    lost = {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
-    taken = {*w.groups.values(), *lost, *state.exclusions, *state.departures}
+    lost = {node for (_, node, _), spare_state in state.spares.items() if spare_state.phase is SparePhase.LOST}
+    used_nodes = {*w.groups.values(), *lost, *state.exclusions, *state.departures}
     for group, count in spare_nodes(state.job.plan).items():
-        mine = {view.id for view in nodes_of_group(views, group)}
-        free = mine - taken
+        group_nodes = {view.id for view in nodes_of_group(views, group)}
+        free = group_nodes - used_nodes
         silent = {node for node in free if not w.reachable(node)}
-        need = _needs(state, mine)
+        need = _needs(state, group_nodes)
         warm = [node for node in free - silent if all(ready[node, role] >= most for role, most in need.items())]
         # A silent node may or may not stand by, so it is not counted either way.
         if len(warm) < min(count, len(free)) - len(silent):
@@ -65,15 +67,15 @@ def _needs(state: JobState, nodes: set[str]) -> dict[str, int]:
 
     Roles with devices are left out: only a process in a reserved bundle gets devices, so no spare can stand in for it.
     """
-    found: dict[str, int] = {}
+    needed: dict[str, int] = {}
     for role, facts in state.job.roles.items():
         if facts.plan.accelerator is not None:
             continue
-        where = Counter(state.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
-        most = max((count for node, count in where.items() if node in nodes), default=0)
+        hosts_by_node = Counter(state.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
+        most = max((count for node, count in hosts_by_node.items() if node in nodes), default=0)
         if most and state.roles[role].was_ready and not _has_ended(state, role):
-            found[role] = most
-    return found
+            needed[role] = most
+    return needed
 
 
 def _has_ended(state: JobState, role: str) -> bool:

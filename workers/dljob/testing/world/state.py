@@ -79,7 +79,7 @@ class WorldState(Surroundings):
             self.looking = True
             self.later(PollNodes())
 
-    def seen(self) -> tuple[NodeView, ...]:
+    def listed_nodes(self) -> tuple[NodeView, ...]:
         """Return the nodes as the cluster lists them."""
         return tuple(self.nodes.views.values())
 
@@ -133,7 +133,7 @@ class WorldState(Surroundings):
             return
         watched = self.watched[actor]
         del self.watched[actor]
-        self.later(Arrive(lost(watched.who, watched.incarnation, outcome)))
+        self.later(Arrive(lost(watched.occupant, watched.incarnation, outcome)))
 
     def release_group(self, key: tuple[str, int]) -> None:
         """Remove a reservation together with the processes in it."""

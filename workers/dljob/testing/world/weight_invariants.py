@@ -82,28 +82,28 @@ def go_back(w: WorldState, f: FaultMove) -> None:
     if w.state is None or not incarnation or restored:
         return
     world = f"{w.job.drivers[0]}/0"
-    found = checkpoints_allowed_by_cuts(w.known.cuts, world)
-    if found is not None:
-        w.left_versions[incarnation] = (w.cut_versions[found[0].step] if found else 0, w.versions[0])
-    w.later(Arrive(CheckpointDecided(world, RunId(1, incarnation), found[0] if found else None)))
+    allowed = checkpoints_allowed_by_cuts(w.known.cuts, world)
+    if allowed is not None:
+        w.left_versions[incarnation] = (w.cut_versions[allowed[0].step] if allowed else 0, w.versions[0])
+    w.later(Arrive(CheckpointDecided(world, RunId(1, incarnation), allowed[0] if allowed else None)))
 
 
 def load(w: WorldState, a: LoadWeights) -> None:
     """Let a rank load a version; it reports how that went."""
     process = w.processes.get(a.actor)
-    if process is None or (a.rank, a.incarnation) not in {(one.rank, one.incarnation) for one in process.ranks}:
+    if process is None or (a.rank, a.incarnation) not in {(entry.rank, entry.incarnation) for entry in process.ranks}:
         return
-    others = tuple(one for one in process.held if one[0] != a.rank)
+    others = tuple(entry for entry in process.held_versions if entry[0] != a.rank)
     version, bad = w.versions
     if w.cut_versions and a.version < version - 1:
-        why = "the channel has it no more"
-        w.report(process, WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, why, untouched=True))
+        problem = "the channel has it no more"
+        w.report(process, WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, problem, untouched=True))
         return
-    why = "out of memory" if bad else ""
+    problem = "out of memory" if bad else ""
     w.versions = (version, max(0, bad - 1))
-    now = () if why else ((a.rank, a.incarnation, a.version),)
-    process = w.processes[a.actor] = evolve(process, held=(*others, *now))
-    w.report(process, WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, why))
+    now = () if problem else ((a.rank, a.incarnation, a.version),)
+    process = w.processes[a.actor] = evolve(process, held_versions=(*others, *now))
+    w.report(process, WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, problem))
 
 
 def hold(w: WorldState, a: HoldCalls) -> None:
@@ -117,7 +117,7 @@ def hold(w: WorldState, a: HoldCalls) -> None:
         w.processes[a.actor] = evolve(process, holds=holds)
 
 
-def _told(state: JobState, key: RankKey) -> bool:
+def _gets_requests(state: JobState, key: RankKey) -> bool:
     """Whether PrimeMaster tells a rank as one that gets requests, as far as its weights are concerned."""
     return state.ranks[key].phase is RankPhase.READY and not no_requests_reason(state, key)
 
@@ -126,17 +126,18 @@ def ordered(after: JobState, actions: Iterable[Action]) -> Iterator[str]:
     """Yield the loads that take a rank out of the endpoints although too few others are left there."""
     for action in actions:
         if isinstance(action, LoadWeights):
-            role, own = action.host.role, after.ranks[action.host.role, action.rank].weights
+            role, rank_weights = action.host.role, after.ranks[action.host.role, action.rank].weights
             plan, newest = after.job.roles[role].plan, after.roles[role].newest
-            if plan.weights is None or newest is None or own is None or not own.at:
+            if plan.weights is None or newest is None or rank_weights is None or not rank_weights.at:
                 continue
-            if newest.version - own.version <= plan.weights.max_lag:
-                left = sum(_told(after, (role, rank)) for rank in plan.ranks)
-                if left < plan.weights.min_ready:
-                    yield f"weights: {role}/{action.rank} loads, and {left} ranks are left of {plan.weights.min_ready}"
+            if newest.version - rank_weights.version <= plan.weights.max_lag:
+                ready_count = sum(_gets_requests(after, (role, rank)) for rank in plan.ranks)
+                if ready_count < plan.weights.min_ready:
+                    left = f"{ready_count} ranks are left of {plan.weights.min_ready}"
+                    yield f"weights: {role}/{action.rank} loads, and {left}"
 
 
-def left(w: WorldState) -> Iterator[str]:
+def ranks_with_left_weights(w: WorldState) -> Iterator[str]:
     """Yield the ranks that are told as ready, and whose processes hold weights of steps that the job has left."""
     state = w.known
     saves = state.saves.get(f"{w.job.drivers[0]}/0") if w.left_versions else None
@@ -144,10 +145,10 @@ def left(w: WorldState) -> Iterator[str]:
         return
     spans = [span for incarnation, span in w.left_versions.items() if saves.decision(RunId(1, incarnation)) is not None]
     for process in w.processes.values() if spans else ():
-        told = {(one.rank, one.incarnation): (one.role, one.rank) for one in process.ranks}
-        for rank, incarnation, version in process.held:
-            key = told.get((rank, incarnation))
-            if key is None or state.ranks[key].incarnation != incarnation or not _told(state, key):
+        key_by_rank = {(running.rank, running.incarnation): (running.role, running.rank) for running in process.ranks}
+        for rank, incarnation, version in process.held_versions:
+            key = key_by_rank.get((rank, incarnation))
+            if key is None or state.ranks[key].incarnation != incarnation or not _gets_requests(state, key):
                 continue
             if any(after < version <= until for after, until in spans):
                 yield f"weights: {key[0]}/{rank} gets requests with version {version} of steps that were left"
@@ -157,7 +158,7 @@ def served(w: WorldState) -> Iterator[str]:
     """Yield the ranks that are told as ready, and whose processes hold less than `maxLag` allows."""
     state = w.known
     for process in w.processes.values() if state.job.loading and state.verdict is None else ():
-        held = {(rank, incarnation): version for rank, incarnation, version in process.held}
+        version_by_rank = {(rank, incarnation): version for rank, incarnation, version in process.held_versions}
         for running in process.ranks:
             key = running.role, running.rank
             plan, newest = state.job.roles[running.role].plan.weights, state.roles[running.role].newest
@@ -166,10 +167,10 @@ def served(w: WorldState) -> Iterator[str]:
             reason, rank_state = no_requests_reason(state, key), state.ranks[key]
             if rank_state.phase.live and reason and not rank_state.holds_calls:
                 yield f"weights: {key[0]}/{key[1]} serves calls, though {reason}"
-            if not _told(state, key):
+            if not _gets_requests(state, key):
                 continue
             if state.ranks[key].incarnation != running.incarnation:
                 continue
-            version = held.get((running.rank, running.incarnation))
+            version = version_by_rank.get((running.rank, running.incarnation))
             if version is None or newest.version - version > plan.max_lag:
                 yield f"weights: {key[0]}/{key[1]} gets requests with version {version}, the newest is {newest.version}"

@@ -26,10 +26,10 @@ class World(MasterWorld):
 
     def moves(self) -> list[Move]:
         """Return the possible moves without faults."""
-        found: list[Move] = [Happen(number) for number in self.pending]
+        possible: list[Move] = [Happen(number) for number in self.pending]
         if self.state is not None and next_wake(self.state) is not None:
-            found.append(Wake())
-        return found
+            possible.append(Wake())
+        return possible
 
     def faults(self, *kinds: str) -> list[Move]:
         """Return the possible faults of these kinds (see `mishaps.FAULTS`): one for each victim."""
@@ -39,9 +39,13 @@ class World(MasterWorld):
         """Make a move. Time advances only when an item or a timer is later than now."""
         match move:
             case Happen(number, more):
-                what = [self._pop(each) for each in (number, *more)]
-                self.now = max(self.now, *(each.least for each in what)) if more else max(self.now, what[0].least)
-                events.happen(self, what[0].item, *(each.item for each in what[1:]))
+                popped = [self._pop(number_or_item) for number_or_item in (number, *more)]
+                self.now = (
+                    max(self.now, *(number_or_item.least for number_or_item in popped))
+                    if more
+                    else max(self.now, popped[0].least)
+                )
+                events.happen(self, popped[0].item, *(number_or_item.item for number_or_item in popped[1:]))
             case Wake():
                 self.now = max(self.now, (self.wake_at() or self.now))
                 self.tell((Arrive(Tick()),))

@@ -108,7 +108,7 @@ class Masters:
 
         async def fails(store: FileStore) -> tuple[int, ...]:
             if len(tries) < times:
-                tries.append(store.where)
+                tries.append(store.place)
                 raise PermissionError(13, "Permission denied")
             return await epochs(store)
 

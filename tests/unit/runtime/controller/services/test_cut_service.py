@@ -312,7 +312,7 @@ async def test_the_end_of_a_cut_is_told_and_only_kept_ones_stay(master, tmp_path
     (stale.parent / "cut-4").mkdir()
     master.state.cuts = evolve(master.state.cuts, kept_cuts=(cut,))
     await service._end()
-    assert CutFolder(stale.parent).found().feeds == (("d", new_table(9, 3, 1)),)
+    assert CutFolder(stale.parent).find().feeds == (("d", new_table(9, 3, 1)),)
 
     def full(*_: Any) -> None:
         raise OSError("full")

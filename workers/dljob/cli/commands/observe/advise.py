@@ -47,10 +47,10 @@ def advise(
         _write(write, text, advice)
 
 
-def _advice(given: list[str]) -> tuple[str, Advice]:
+def _advice(sources: list[str]) -> tuple[str, Advice]:
     from dljob.report.advice import past_jobs
 
-    folders = list(dict.fromkeys(folder for one in given for folder in _folders(one)))
+    folders = list(dict.fromkeys(folder for source in sources for folder in _folders(source)))
     return past_jobs.advise(folders)
 
 

@@ -18,7 +18,7 @@ def events(
     job: str,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     tail: int | None = None,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
@@ -27,22 +27,22 @@ def events(
 
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         tail: only the last TAIL entries.
         follow: continue until the job is over.
         form: table, json (one line each) or yaml.
     """
     if tail is not None and tail < 0:
         raise UsageError(f"--tail is a number of entries, not {tail}")
-    if path := where.folder("events", job):
+    if path := place.folder("events", job):
         if follow:
             raise UsageError(f"{job} is a folder: nothing follows in it", hint="leave out --follow, or name the job")
         begun, notes = _in_folder(path, tail)
         for note in notes:
             _show(note, begun, form)
         return
-    with where.job("events", job) as found:
-        found.tell_events(lambda event: _show(event, found.started, form), follow=follow, tail=tail)
+    with place.job("events", job) as handle:
+        handle.tell_events(lambda event: _show(event, handle.started, form), follow=follow, tail=tail)
 
 
 def _in_folder(folder: Path, tail: int | None) -> tuple[float, Iterable[Mapping[str, Any]]]:

@@ -44,8 +44,10 @@ def trace(
     folder = HERE.folder("trace", job) or registry.find(job).folder
     record, now = job_folder.load(folder), time.time()
     if record.history is None:
-        why = next((said for said in record.unrecorded if "journal" in said), "the journal has no state of the job")
-        raise NotFoundError(f"{folder} has nothing to trace: {why}", hint="give a folder with the job's journal")
+        reason = next(
+            (message for message in record.unrecorded if "journal" in message), "the journal has no state of the job"
+        )
+        raise NotFoundError(f"{folder} has nothing to trace: {reason}", hint="give a folder with the job's journal")
     data = page_data(record, now)
     until = max(record.history.until, float(data["job"]["end"] or 0))
     nodes = {

@@ -16,7 +16,7 @@ def ledger(
     job: str,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> None:
     """Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.
@@ -24,16 +24,16 @@ def ledger(
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy; or of a file with
             the ConfigMap of its logs.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         form: table, json or yaml.
     """
-    if path := where.path(job):
-        seen = kept.accounts(path)
+    if path := place.path(job):
+        accounts = kept.accounts(path)
     else:
-        with where.job("ledger", job) as found:
-            seen = found.accounts()
+        with place.job("ledger", job) as handle:
+            accounts = handle.accounts()
     if form != "table":
-        output.structured(spending.data(seen), form)
+        output.structured(spending.data(accounts), form)
         return
-    for line in spending.lines(seen, shutil.get_terminal_size().columns):
+    for line in spending.lines(accounts, shutil.get_terminal_size().columns):
         output.data(line)

@@ -24,7 +24,7 @@ def logs(
     target: str | None = None,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     role: str | None = None,
     rank: int | None = None,
     tail: int | None = None,
@@ -37,7 +37,7 @@ def logs(
     Args:
         job: name or uid.
         target: a role such as rollout, or a rank such as rollout/2; short for --role and --rank.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         role: only this role.
         rank: only this rank.
         tail: only the last TAIL lines of each rank; on Kubernetes 8 MiB of each at most.
@@ -53,25 +53,25 @@ def logs(
         raise UsageError("--master excludes a role or rank", hint="PrimeMaster belongs to the whole job: leave one out")
     # Before the job is looked for: a moment that cannot be read is refused at once.
     begin = None if since is None else moment(since, time.time())
-    with where.job("logs", job) as found:
+    with place.job("logs", job) as handle:
         out = cast("TextIO", output.Stdout())
-        found.logs(role=role, rank=rank, tail=tail, since=begin, follow=follow, master=master, out=out)
+        handle.logs(role=role, rank=rank, tail=tail, since=begin, follow=follow, master=master, out=out)
 
 
-def moment(said: str, now: float) -> float:
+def moment(text: str, now: float) -> float:
     """Parse the moment of `--since` to unix time; a time without a zone is in this machine's.
 
     Raises:
         UsageError: it is no moment, or in the future.
     """
-    span = span_seconds(said)
+    span = span_seconds(text)
     try:
-        at = datetime.fromisoformat(said).timestamp() if span is None else now - span
+        at = datetime.fromisoformat(text).timestamp() if span is None else now - span
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"--since {said!r} is neither a span nor a time", hint=_SINCE) from None
+        raise UsageError(f"--since {text!r} is neither a span nor a time", hint=_SINCE) from None
     if at > now:
         raise UsageError(
-            f"--since {said} is in the future: it is {time.strftime(_TIME, time.localtime(now))} now", hint=_SINCE
+            f"--since {text} is in the future: it is {time.strftime(_TIME, time.localtime(now))} now", hint=_SINCE
         )
     return max(0.0, at)
 

@@ -27,7 +27,7 @@ def open(  # noqa: A001 - the name of the command
     job: str,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     ray: Annotated[bool, Parameter(negative="")] = False,
     browser: bool = True,
 ) -> None:
@@ -38,18 +38,18 @@ def open(  # noqa: A001 - the name of the command
 
     Args:
         job: name, uid, or the first digits of a uid.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         ray: open Ray's dashboard instead, where the job's Ray has one; Ray's token stays in this command.
         browser: open the link; without it, or without a browser, it is only printed.
     """
-    with where.job("open", job) as found:
+    with place.job("open", job) as handle:
         # Ctrl-C is how it ends.
         try:
             if ray:
-                asyncio.run(_serve_ray(_dashboard(found), browser=browser))
+                asyncio.run(_serve_ray(_dashboard(handle), browser=browser))
             else:
                 with tempfile.TemporaryDirectory(prefix="dljob-open-") as folder:
-                    asyncio.run(_serve(_source(found, job, Path(folder)), browser=browser))
+                    asyncio.run(_serve(_source(handle, job, Path(folder)), browser=browser))
         except KeyboardInterrupt:
             output.say("the page is closed")
 
@@ -61,8 +61,8 @@ def _source(job: ShownJob, name: str, folder: Path) -> LiveSource:
     from dljob.cli import diagnosis
     from dljob.report.live.sources import AskedSource, FolderSource
 
-    def explain(seen: Overview) -> Sequence[str]:
-        return diagnosis.diagnose(seen, name, job.flags).lines
+    def explain(overview: Overview) -> Sequence[str]:
+        return diagnosis.diagnose(overview, name, job.flags).lines
 
     # A job on a Ray elsewhere may have its folder on another machine: then only its answers are up to date.
     if isinstance(job, JobHandle) and (job.record.runner or job.record.over):

@@ -46,7 +46,7 @@ def replay(
     """
     from dljob.report.replay import Past
 
-    if sum(given is not None for given in (at, event, diff, what_if or None)) > 1:
+    if sum(option is not None for option in (at, event, diff, what_if or None)) > 1:
         raise UsageError("--at, --event, --diff and --what-if exclude each other", hint="give one of them")
     folder = HERE.folder("replay", job) or registry.find(job).folder
     if what_if:
@@ -60,8 +60,8 @@ def replay(
         when = _time(past, at)
         _show(past, past.at(when), when, form)
     else:
-        found = past.last() if event is None else past.behind(event)
-        _show(past, found, past.end(found) if event is None else found.at, form)
+        moment = past.last() if event is None else past.behind(event)
+        _show(past, moment, past.end(moment) if event is None else moment.at, form)
 
 
 def _time(past: Past, text: str) -> float:
@@ -74,44 +74,44 @@ def _time(past: Past, text: str) -> float:
         except ValueError:
             raise UsageError(f"--at {text}: no number of seconds", hint="write --at +90.5") from None
     try:
-        given = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         hint = "write --at 2026-01-31T10:00:00Z, --at +90.5 from the start, or --at 10m before now"
         raise UsageError(f"--at {text}: no time", hint=hint) from None
     # As all times that dljob shows: UTC unless said otherwise.
-    return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _show(past: Past, found: PastMoment, when: float, form: output.TableFormat) -> None:
+def _show(past: Past, moment: PastMoment, when: float, form: output.TableFormat) -> None:
     from dljob.api.shown_job import Overview
     from dljob.report import replay_views
     from dljob.report.replay import progress_at
 
-    shown = replay_views.shown(past, found, when, progress_at(past.folder, when))
+    shown = replay_views.shown(past, moment, when, progress_at(past.folder, when))
     if form != "table":
         output.structured(shown, form)
         return
-    output.data("\n".join(_head(past, found, when)))
+    output.data("\n".join(_head(past, moment, when)))
     status = shown["status"]
-    seen = Overview(f"{status['name']} ({status['uid'][:8]})", status["phase"], status, status)
-    output.data("\n".join(description.detail(seen, when, f"dljob events {status['name']}")))
+    overview = Overview(f"{status['name']} ({status['uid'][:8]})", status["phase"], status, status)
+    output.data("\n".join(description.detail(overview, when, f"dljob events {status['name']}")))
     output.data("")
-    output.data("\n".join(diagnosis.diagnose(seen, status["name"], "").lines[1:]))
+    output.data("\n".join(diagnosis.diagnose(overview, status["name"], "").lines[1:]))
     for text in shown["unrecorded"]:
         output.say(text)
 
 
-def _head(past: Past, found: PastMoment, when: float) -> list[str]:
+def _head(past: Past, moment: PastMoment, when: float) -> list[str]:
     from dljob.master.status import rfc3339
 
-    kept = "its parts before were dropped" if past.cut else "the job's start"
-    lines = [f"journal from {rfc3339(past.oldest.at)} ({kept}), written by dljob {', '.join(past.cores)}"]
+    beginning = "its parts before were dropped" if past.cut else "the job's start"
+    lines = [f"journal from {rfc3339(past.oldest.at)} ({beginning}), written by dljob {', '.join(past.cores)}"]
     if past.foreign:
         lines.append("replayed by the changes that were written, as another version wrote the journal")
-    since = seconds(when - found.state.started_at)
-    lines.append(f"moment: {rfc3339(when)}, {since} after the start, behind event {found.seq}")
-    if found.event is not None:
-        lines.append(f"led there: {found.event['t']}")
+    since = seconds(when - moment.state.started_at)
+    lines.append(f"moment: {rfc3339(when)}, {since} after the start, behind event {moment.seq}")
+    if moment.event is not None:
+        lines.append(f"led there: {moment.event['t']}")
     return lines
 
 
@@ -130,13 +130,13 @@ def _differ(past: Past, numbers: tuple[int, int], form: output.TableFormat) -> N
 def _predict(folder: Path, rules: tuple[str, ...], form: output.TableFormat) -> None:
     from dljob.report.what_if import predict
 
-    found = predict(folder, rules)
+    prediction = predict(folder, rules)
     if form != "table":
-        output.structured(found.shown(), form)
+        output.structured(prediction.shown(), form)
         return
-    output.data(f"what if {found.rule}")
-    output.data(f"goodput: {found.goodput:.1%}, measured {found.measured:.1%} without it")
-    points = 100 * found.difference
-    output.data(f"difference: {points:+.1f} points, +/- {100 * found.uncertainty:.1f}")
-    output.data(f"the job: {found.phase} after {seconds(found.seconds)}")
-    output.data(f"simulated by its own rule: {found.unchanged:.1%}")
+    output.data(f"what if {prediction.rule}")
+    output.data(f"goodput: {prediction.goodput:.1%}, measured {prediction.measured:.1%} without it")
+    points = 100 * prediction.difference
+    output.data(f"difference: {points:+.1f} points, +/- {100 * prediction.uncertainty:.1f}")
+    output.data(f"the job: {prediction.phase} after {seconds(prediction.seconds)}")
+    output.data(f"simulated by its own rule: {prediction.unchanged:.1%}")

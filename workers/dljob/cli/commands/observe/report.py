@@ -20,7 +20,7 @@ def report(
     job: str,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     output_file: OutputFile = Path("job.html"),
     force: Annotated[bool, Parameter(negative="")] = False,
     with_values: Annotated[bool, Parameter(negative="")] = False,
@@ -30,7 +30,7 @@ def report(
 
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         output_file: the file to write.
         force: replace a file that is there.
         with_values: show the values of command, args and config; without it the spec has names alone.
@@ -40,14 +40,14 @@ def report(
     from dljob.report import page
 
     files.refuse_existing(output_file, force=force)
-    folder = where.folder("report", job)
+    folder = place.folder("report", job)
     if what_if and not folder:
         raise UsageError("--what-if needs the job's folder, with its journal", hint="give the path of the folder")
     if folder:
         data = shown_page.of_folder(folder, time.time(), with_values=with_values)
     else:
-        with where.job("report", job) as found:
-            data = shown_page.of_job(found, job, time.time(), with_values=with_values)
+        with place.job("report", job) as handle:
+            data = shown_page.of_job(handle, job, time.time(), with_values=with_values)
     if what_if and folder:
         from dljob.report.what_if import best_what_ifs
 

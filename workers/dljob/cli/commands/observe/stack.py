@@ -25,7 +25,7 @@ def stack(
     target: str = "job",
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     all_threads: Annotated[bool, Parameter(name="--all", negative="")] = False,
     form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text",
 ) -> None:
@@ -34,16 +34,16 @@ def stack(
     Args:
         job: name or uid.
         target: job, a role such as rollout, or a rank such as rollout/2.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         all_threads: show every thread whole, also those of libraries and of dljob.
         form: text, json or yaml: each rank with the stacks of all threads.
     """
-    with where.job("stack", job) as target_job:
-        found = target_job.stacks(target)
+    with place.job("stack", job) as target_job:
+        stacks = target_job.stacks(target)
     if form != "text":
-        output.structured(found, form)
+        output.structured(stacks, form)
         return
-    for rank, text in found.items():
+    for rank, text in stacks.items():
         output.data(f"== {rank}\n{text.rstrip() if all_threads else users_threads(text)}")
 
 

@@ -27,7 +27,7 @@ def status(
     job: str | None = None,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     everywhere: Annotated[bool, Parameter(name=("--all-namespaces", "-A"), negative="")] = False,
     watch: Annotated[bool, Parameter(name=("--watch", "-w"), negative="")] = False,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
@@ -36,55 +36,55 @@ def status(
 
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy; default: all jobs.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         everywhere: list the jobs of all namespaces of the cluster.
         watch: print a row for every change, for one job until it has ended.
         form: table, json or yaml.
     """
-    if everywhere and (job is not None or where.namespace is not None):
+    if everywhere and (job is not None or place.namespace is not None):
         raise UsageError("--all-namespaces is for the list of all jobs", hint="leave out JOB and --namespace")
     if job is None:
-        listing = where.jobs(everywhere=everywhere)
+        listing = place.jobs(everywhere=everywhere)
         if watch:
             listing.watch(Rows(form, namespaced=listing.namespaced).add)
         else:
-            _all(listing, where, form)
+            _all(listing, place, form)
         return
-    if path := where.path(job):
+    if path := place.path(job):
         if watch:
             raise UsageError(f"{job} is a path: nothing there changes", hint="leave out --watch, or name a job")
-        seen, more_events = kept.accounts(path).overview, f"dljob events {shlex.quote(str(path))}"
+        overview, more_events = kept.accounts(path).overview, f"dljob events {shlex.quote(str(path))}"
     else:
-        with where.job("status", job) as found:
+        with place.job("status", job) as handle:
             if watch:
-                found.watch(Rows(form).add)
+                handle.watch(Rows(form).add)
                 return
-            seen, more_events = found.overview(), f"dljob events {job}{found.flags}"
+            overview, more_events = handle.overview(), f"dljob events {job}{handle.flags}"
     if form != "table":
-        output.structured(seen.data, form)
+        output.structured(overview.data, form)
         return
-    for text in description.detail(seen, time.time(), more_events):
+    for text in description.detail(overview, time.time(), more_events):
         output.data(text)
 
 
-def _all(listing: JobListing, where: JobTarget, form: output.TableFormat) -> None:
+def _all(listing: JobListing, place: JobTarget, form: output.TableFormat) -> None:
     """Print one row per job."""
-    found = listing.all()
+    jobs = listing.all()
     if form != "table":
-        output.structured([job.listed for job in found], form)
-    elif found:
-        output.table(rows(found, time.time(), namespaced=listing.namespaced))
+        output.structured([job.listed for job in jobs], form)
+    elif jobs:
+        output.table(rows(jobs, time.time(), namespaced=listing.namespaced))
     else:
         output.say(listing.empty)
         # Only a hint: no command looks on a cluster by itself (ADR 13).
-        if not (where.remote or listing.namespaced) and (other := elsewhere("status")):
-            output.say(other)
+        if not (place.remote or listing.namespaced) and (hint := elsewhere("status")):
+            output.say(hint)
 
 
-def rows(found: Sequence[JobSummary], now: float, *, namespaced: bool) -> list[Row]:
+def rows(jobs: Sequence[JobSummary], now: float, *, namespaced: bool) -> list[Row]:
     """Return a list of jobs, with its heading."""
     head = ("NAMESPACE", *HEAD) if namespaced else HEAD
-    return [head, *(row(job, now, namespaced=namespaced) for job in found)]
+    return [head, *(row(job, now, namespaced=namespaced) for job in jobs)]
 
 
 def row(job: JobSummary, now: float, *, namespaced: bool = False) -> Row:
@@ -117,10 +117,10 @@ class Rows:
         self._widths: list[int] = []
         self._last: dict[str, tuple[Row, bool, float]] = {}
 
-    def add(self, found: Sequence[JobSummary]) -> None:
+    def add(self, jobs: Sequence[JobSummary]) -> None:
         """Print the rows that changed since the last call."""
         now = time.time()
-        fresh = [job for job in found if self._is_fresh(job, now)]
+        fresh = [job for job in jobs if self._is_fresh(job, now)]
         if fresh and not self._widths and self._form == "table":
             self._begin(fresh, now)
         for job in fresh:

@@ -21,7 +21,7 @@ def top(
     job: str | None = None,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     everywhere: Annotated[bool, Parameter(name=("--all-namespaces", "-A"), negative="")] = False,
 ) -> None:
     """Show all jobs, or the ranks of one job, refreshed in place: steps, heartbeats, memory, devices.
@@ -31,28 +31,28 @@ def top(
 
     Args:
         job: name or uid; default: all jobs.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         everywhere: show the jobs of all namespaces of the cluster.
     """
     from dljob.cli.top import screen
 
-    if everywhere and (job is not None or where.namespace is not None):
+    if everywhere and (job is not None or place.namespace is not None):
         raise UsageError("--all-namespaces is for the list of all jobs", hint="leave out JOB and --namespace")
-    with _source(job, where, everywhere=everywhere) as ask:
+    with _source(job, place, everywhere=everywhere) as ask:
         if screen.possible():
             screen.show(TopFeed(ask))
         else:
-            output.data("\n".join(picture.whole(ask())))
+            output.data("\n".join(picture.full_table(ask())))
 
 
 @contextmanager
-def _source(job: str | None, where: JobTarget, *, everywhere: bool) -> Generator[Callable[[], TopTable]]:
+def _source(job: str | None, place: JobTarget, *, everywhere: bool) -> Generator[Callable[[], TopTable]]:
     """Yield the function that asks for the present table."""
     if job is None:
-        listing = where.jobs(everywhere=everywhere)
+        listing = place.jobs(everywhere=everywhere)
         yield lambda: picture.of_jobs(listing.all(), time.time())
         return
-    with where.job("top", job) as found:
+    with place.job("top", job) as handle:
         # A remark on stderr would stand in the middle of the page; the table shows what there is.
-        found.say = lambda _text: None
-        yield lambda: picture.of_job(found.ranks(), time.time())
+        handle.say = lambda _text: None
+        yield lambda: picture.of_job(handle.ranks(), time.time())

@@ -15,7 +15,7 @@ def why(
     job: str,
     /,
     *,
-    where: JobTarget = HERE,
+    place: JobTarget = HERE,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> int:
     """Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.
@@ -26,18 +26,18 @@ def why(
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy; or of a file with its
             DLJob, or with the ConfigMap of its logs.
-        where: this machine, or a cluster.
+        place: this machine, or a cluster.
         form: table (at most 20 lines), json or yaml.
     """
-    if path := where.path(job):
-        seen = kept.accounts(path).overview
-        explained = diagnosis.diagnose(seen, *kept.command_target(path, seen))
+    if path := place.path(job):
+        overview = kept.accounts(path).overview
+        explained = diagnosis.diagnose(overview, *kept.command_target(path, overview))
     else:
-        with where.job("why", job) as found:
-            seen = found.evidence()
-            explained = diagnosis.diagnose(seen, job, found.flags)
+        with place.job("why", job) as handle:
+            overview = handle.evidence()
+            explained = diagnosis.diagnose(overview, job, handle.flags)
     if form != "table":
-        output.structured(diagnosis.data(seen, explained), form)
+        output.structured(diagnosis.data(overview, explained), form)
     else:
         for line in explained.lines:
             output.data(line)

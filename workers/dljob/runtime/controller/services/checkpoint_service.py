@@ -51,10 +51,10 @@ class CheckpointService:
         if question["what"] == "commit":
             mark = CheckpointId.of(question["mark"])
             # A saver repeats its question when an answer is lost: a commit that is known is not journaled again.
-            if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
+            if mark not in [entry.mark for entry in shell.state.saves.get(world, Saves()).committed]:
                 oldest = question.get("oldest") and CheckpointId.of(question["oldest"])
                 await shell.offer(ev.CheckpointCommitted(world, mark, oldest))
-            keep = [one.json() for one in checkpoints_in_cuts(shell.state.cuts, world)]
+            keep = [entry.json() for entry in checkpoints_in_cuts(shell.state.cuts, world)]
             return {"why": checkpoints.refusal_reason(shell.state, world, mark), "keep": keep}
         if question["what"] == "not saved":
             last = shell.state.saves.get(world, Saves()).last
@@ -74,8 +74,8 @@ class CheckpointService:
         damaged = tuple(str(text) for text in question.get("damaged", ()))
         await shell.offer(ev.CheckpointDecided(world, run_id, chosen, damaged=damaged))
         self._turns.pop((world, run_id), None)
-        said = await self._taken_back(shell, world, run_id)
-        return said if said.get("known", True) else {**said, "why": NOT_WHOLE}
+        answer = await self._taken_back(shell, world, run_id)
+        return answer if answer.get("known", True) else {**answer, "why": NOT_WHOLE}
 
     async def _turn(self, shell: MasterLoop, world: str, run_id: RunId, node: str) -> dict[str, Any]:
         def known() -> bool:
@@ -93,21 +93,21 @@ class CheckpointService:
         self._turns[world, run_id] = node, time.monotonic() + TURN_S
         await shell.cuts.verify(world)
         among = checkpoints_allowed_by_cuts(shell.state.cuts, world)
-        said = _decided(shell, world, run_id)
+        answer = _decided(shell, world, run_id)
         return {
-            **said,
-            "yours": not said["known"],
-            "among": None if among is None else [one.json() for one in among],
+            **answer,
+            "yours": not answer["known"],
+            "among": None if among is None else [mark.json() for mark in among],
         }
 
     async def _taken_back(self, shell: MasterLoop, world: str, run_id: RunId) -> dict[str, Any]:
         """Return what a run restores once the queues are there: it must not meet those of a future that it left."""
-        why = await shell.cuts.go_back()
-        if why is None:
+        problem = await shell.cuts.go_back()
+        if problem is None:
             await until(shell.changed, lambda: False, LATER_S)
             return {"again": True}
-        said = _decided(shell, world, run_id)
-        return {**said, "why": f"{why}; all ranks of the cut must restart" if why else said["why"]}
+        answer = _decided(shell, world, run_id)
+        return {**answer, "why": f"{problem}; all ranks of the cut must restart" if problem else answer["why"]}
 
 
 def _not_saved(question: Mapping[str, Any], last: Committed | None) -> str:
@@ -118,8 +118,8 @@ def _not_saved(question: Mapping[str, Any], last: Committed | None) -> str:
 
 def _decided(shell: MasterLoop, world: str, run_id: RunId) -> dict[str, Any]:
     """Return the checkpoint that a run restores, whether that is known, and why it never will be."""
-    made = shell.state.saves.get(world, Saves()).decision(run_id)
-    if made is None:
-        why = checkpoints.superseded_reason(shell.state, world, run_id)
-        return {"known": bool(why), "chosen": None, "why": why}
-    return {"known": True, "chosen": made.chosen and made.chosen.json(), "why": ""}
+    decision = shell.state.saves.get(world, Saves()).decision(run_id)
+    if decision is None:
+        reason = checkpoints.superseded_reason(shell.state, world, run_id)
+        return {"known": bool(reason), "chosen": None, "why": reason}
+    return {"known": True, "chosen": decision.chosen and decision.chosen.json(), "why": ""}

@@ -89,9 +89,9 @@ class CutService:
     async def run(self) -> None:
         """Serve until the task is cancelled."""
         if self._shell.state.cuts.last_number == 0:
-            found = await asyncio.to_thread(self._folder.found)
-            if found.whole or found.damaged:
-                await self._shell.offer(ev.CutsFound(*found))
+            kept_cuts = await asyncio.to_thread(self._folder.find)
+            if kept_cuts.readable or kept_cuts.damaged:
+                await self._shell.offer(ev.CutsFound(*kept_cuts))
         self._ready.set()
         await self.go_back()
         while True:
@@ -121,13 +121,13 @@ class CutService:
         self._orders = {key: value for key, value in self._orders.items() if key[0] == number}
         return self._orders.setdefault((number, world), order + 1)
 
-    async def take(self, told: Mapping[str, Any]) -> None:
+    async def take(self, report: Mapping[str, Any]) -> None:
         """Record the checkpoint of a rank, or why it has no part in the cut."""
-        number = int(told["number"])
-        if why := str(told["why"]):
-            return await self._shell.offer(ev.CutGivenUp(number, why))
-        mark = CheckpointId.of(told["mark"])
-        event = ev.CutTaken(number, str(told["role"]), int(told["rank"]), int(told["incarnation"]), mark)
+        number = int(report["number"])
+        if reason := str(report["why"]):
+            return await self._shell.offer(ev.CutGivenUp(number, reason))
+        mark = CheckpointId.of(report["mark"])
+        event = ev.CutTaken(number, str(report["role"]), int(report["rank"]), int(report["incarnation"]), mark)
         return await self._shell.offer(event)
 
     async def queue_opened(self, name: str, token: str = "") -> dict[str, Any]:
@@ -157,8 +157,8 @@ class CutService:
                 # Many worlds ask at once, and a saver asks again when reading takes long.
                 if self._shell.now() < self._whole.get(cut.number, 0.0) + VERIFIED_S:
                     continue
-                if why := await asyncio.to_thread(damage_of, cut):
-                    await self._shell.offer(ev.CutDamaged(cut.number, why))
+                if damage := await asyncio.to_thread(damage_of, cut):
+                    await self._shell.offer(ev.CutDamaged(cut.number, damage))
                 else:
                     self._whole[cut.number] = self._shell.now()
 
@@ -174,26 +174,30 @@ class CutService:
             if self._back == cuts.restore_count:
                 return ""
             for name in cuts.queue_names:
-                own = self._state_of(name)
-                said = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"], without=("", ""))
-                if said is None:
+                queue_state = self._state_of(name)
+                reply = await self._call(
+                    name, "go_back", queue_state["epoch"], queue_state["path"], queue_state["crc"], without=("", "")
+                )
+                if reply is None:
                     return None
-                token, why = said
+                token, problem = reply
                 await self._record(name, token)
-                if why:
-                    log.error("%s", why)
+                if problem:
+                    log.error("%s", problem)
                     # What was whole when the decision was made may be damaged by now.
                     if (cut := cuts.restored_cut) is not None and (bad := await asyncio.to_thread(damage_of, cut)):
                         await self._shell.offer(ev.CutDamaged(cut.number, bad))
-                    return why
+                    return problem
             self._back = cuts.restore_count
             return ""
 
     def _state_of(self, name: str) -> dict[str, Any]:
         cuts = self._shell.state.cuts
-        found = [one for one in cuts.restored_cut.queues if one.name == name] if cuts.restored_cut is not None else []
-        own = {"path": found[0].path, "crc": found[0].crc} if found else {"path": "", "crc": 0}
-        return {"epoch": cuts.restore_count, **own}
+        cut_queues = (
+            [queue for queue in cuts.restored_cut.queues if queue.name == name] if cuts.restored_cut is not None else []
+        )
+        file_fields = {"path": cut_queues[0].path, "crc": cut_queues[0].crc} if cut_queues else {"path": "", "crc": 0}
+        return {"epoch": cuts.restore_count, **file_fields}
 
     # -- a cut
 
@@ -213,48 +217,48 @@ class CutService:
     async def _advance(self, cut: OpenCut) -> None:
         shell, now = self._shell, self._shell.now()
         if now > cut.at + self._deadline_s:
-            late = [f"{one.role}/{one.rank}" for one in cut.unsaved_members]
-            who = f"{', '.join(late[:3])} did not save" if late else "its checkpoints are not on disk"
-            await shell.offer(ev.CutGivenUp(cut.number, f"{who} within {self._deadline_s} s"))
+            late = [f"{member.role}/{member.rank}" for member in cut.unsaved_members]
+            late_text = f"{', '.join(late[:3])} did not save" if late else "its checkpoints are not on disk"
+            await shell.offer(ev.CutGivenUp(cut.number, f"{late_text} within {self._deadline_s} s"))
         elif not cut.queues_have_begun:
             await self._begin(cut)
         elif called := cut.members_to_save:
-            keys = [(one.role, one.rank) for one in called]
-            due = [key for key in keys if now > self._told.get(key, 0.0) + AGAIN_S]
-            self._told.update(dict.fromkeys(due, now))
-            await self._inform(due, cut.number)
+            keys = [(member.role, member.rank) for member in called]
+            due_keys = [key for key in keys if now > self._told.get(key, 0.0) + AGAIN_S]
+            self._told.update(dict.fromkeys(due_keys, now))
+            await self._inform(due_keys, cut.number)
         elif not cut.queues_on_disk:
             await self._seal(cut)
 
     async def _begin(self, cut: OpenCut) -> None:
         self._told = {}
-        members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.members_by_key.values()}
+        members = {f"{member.role}/{member.rank}": member.incarnation for member in cut.members_by_key.values()}
         names = self._shell.state.cuts.opened
-        found = await asyncio.gather(*(self._call(name, "begin_cut", cut.number, members) for name in names))
-        if lost := [name for name, said in zip(names, found, strict=True) if said is None]:
+        replies = await asyncio.gather(*(self._call(name, "begin_cut", cut.number, members) for name in names))
+        if lost := [name for name, reply in zip(names, replies, strict=True) if reply is None]:
             await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {lost[0]} does not answer: its process restarts"))
         else:
-            consumers = tuple(sorted({rank for said in found if said for rank in said}))
+            consumers = tuple(sorted({rank for reply in replies if reply for rank in reply}))
             await self._shell.offer(ev.CutBegun(cut.number, consumers))
 
     async def _seal(self, cut: OpenCut) -> None:
         # Both as of one moment, so that none is left out.
         names, unopened = self._shell.state.cuts.opened, self._shell.state.cuts.unopened
         paths = {name: self._folder.queue(cut.number, name) for name in names}
-        found = await asyncio.gather(*(self._call(name, "seal_cut", cut.number, str(paths[name])) for name in names))
+        replies = await asyncio.gather(*(self._call(name, "seal_cut", cut.number, str(paths[name])) for name in names))
         queues = list[CutQueue]()
-        for name, said in zip(names, found, strict=True):
-            if not said or said["why"]:
-                why = said["why"] if said else f"queue {name} does not answer: its process restarts"
-                return await self._shell.offer(ev.CutGivenUp(cut.number, why))
-            queues.append(CutQueue(name, str(paths[name]), said["items"], said["bytes"], said["crc"]))
-        for one in unopened:
-            path = self._folder.queue(cut.number, one.name)
+        for name, reply in zip(names, replies, strict=True):
+            if not reply or reply["why"]:
+                problem = reply["why"] if reply else f"queue {name} does not answer: its process restarts"
+                return await self._shell.offer(ev.CutGivenUp(cut.number, problem))
+            queues.append(CutQueue(name, str(paths[name]), reply["items"], reply["bytes"], reply["crc"]))
+        for queue in unopened:
+            path = self._folder.queue(cut.number, queue.name)
             try:
-                await asyncio.to_thread(cut_file.copy, Path(one.path), path, one.crc)
+                await asyncio.to_thread(cut_file.copy, Path(queue.path), path, queue.crc)
             except OSError as error:
-                return await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {one.name}: {error}"))
-            queues.append(evolve(one, path=str(path)))
+                return await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {queue.name}: {error}"))
+            queues.append(evolve(queue, path=str(path)))
         # Only then: once the journal has the cut, a crash of the machine may not take its files.
         await asyncio.to_thread(self._folder.sync, cut.number)
         return await self._shell.offer(ev.CutSealed(cut.number, tuple(queues), str(self._place)))

@@ -34,14 +34,14 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     if event.done or event.lost or event.news or event.undone is not None or _wanting(shell, event):
         await shell.offer(event)
     # All below reads the state after the event: another rank's question may have been folded before this one.
-    if why := shards.refusal_reason(shell.state, event):
-        return {"why": f"data set {event.name}: {why}"}
+    if refusal := shards.refusal_reason(shell.state, event):
+        return {"why": f"data set {event.name}: {refusal}"}
     if (event.want or event.undone is not None) and not shards.is_from_present_process(shell.state, event):
         return {"why": f"data set {event.name}: a later process of {event.role}/{event.rank} has begun"}
     runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
     feed = shell.state.feeds.get(event.name)
     # With the history of the job: what comes of these shards belongs to it, and queues take it (`CutStamp`).
-    given = {
+    lease_fields = {
         "why": "",
         "runs": runs,
         "epoch": shell.state.cuts.restore_count + 1,
@@ -50,10 +50,10 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     if feed is not None and feed.unbounded:
         # Of a source there are always more to come: who has no partition asks again.
         more = {"names": feed.partitions, "open": shard_table.open_partitions(feed)}
-        return {**given, "over": False, **more}
+        return {**lease_fields, "over": False, **more}
     # Leases that the rank holds are repeated: the answer that told it of them may have been lost.
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
-        return {**given, "over": not runs}
+        return {**lease_fields, "over": not runs}
     if (news := waits.get(event.name)) is None or news.done():
         news = waits[event.name] = shell.tasks.start(
             "news of a data set", _wait_for_shard(shell, event.name), nobody_waits
@@ -72,12 +72,12 @@ async def _wait_for_shard(shell: MasterLoop, name: str) -> bool:
 
     One task waits for all ranks: at the end of a data set ten thousand may wait, and any change would wake them all.
     """
-    seen: ShardTable | None = None
+    last_table: ShardTable | None = None
 
     def news() -> bool:
-        nonlocal seen
-        before, seen = seen, shell.state.feeds[name]
-        return shell.final is not None or (seen is not before and (bool(seen.todo) or seen.over))
+        nonlocal last_table
+        before, last_table = last_table, shell.state.feeds[name]
+        return shell.final is not None or (last_table is not before and (bool(last_table.todo) or last_table.over))
 
     return await until(shell.changed, news, None)
 
@@ -90,8 +90,8 @@ def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
     feed = shell.state.feeds.get(event.name)
     if feed is None or any(name not in feed.partitions for name, _ in event.partitions):
         return True
-    held = feed.leases.get((event.role, event.rank))
-    old = held is not None and held.incarnation < event.incarnation
+    lease = feed.leases.get((event.role, event.rank))
+    old = lease is not None and lease.incarnation < event.incarnation
     return old or (bool(feed.todo) and shard_table.wants_more(feed, (event.role, event.rank), event.want))
 
 
