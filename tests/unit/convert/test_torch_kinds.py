@@ -139,6 +139,118 @@ def test_an_elastic_job_starts_with_its_replicas(line: tuple[str, ...], *, share
     assert groups == ([("worker", 2, 4, 64)] if shared else [("worker", None, 1, None), ("worker-2", 1, 3, 63)])
 
 
+@pytest.mark.parametrize("standalone", ["--standalone", "PET_STANDALONE"])
+def test_a_standalone_torchrun_has_one_machine_whatever_elastic_policy_says(standalone: str) -> None:
+    elastic = {"minReplicas": 1, "maxReplicas": 16, "nProcPerNode": 2}
+    env = [{"name": standalone, "value": "1"}] if standalone.startswith("PET") else []
+    pods = pod("torchrun", *([] if env else [standalone]), "/work/train.py", env=env)
+    text = manifest(
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        {"elasticPolicy": elastic, "pytorchReplicaSpecs": {"Worker": {"template": pods}}},
+    )
+    (piece,) = convert(text, "job.yaml")
+    assert isinstance(piece, ConvertedJob)
+    assert not piece.problems
+    (role,) = load(piece.text).spec.roles
+    assert (role.replicas, role.min_replicas, role.max_replicas) == (2, None, None)
+    said = list(lines([piece], "job.yaml"))
+    for field in ("minReplicas", "maxReplicas"):
+        assert any(f"elasticPolicy.{field}: not carried: {standalone} is one machine" in line for line in said)
+    assert not any("--nnodes" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            manifest(
+                "kubeflow.org/v1",
+                "PyTorchJob",
+                {
+                    "pytorchReplicaSpecs": {
+                        "Master": {"template": pod("python", "/w/a.py", "--store=sample-master-0:6379")}
+                    }
+                },
+            ),
+            {"sample-master-0"},
+        ),
+        (
+            manifest(
+                "jobset.x-k8s.io/v1alpha2",
+                "JobSet",
+                {
+                    "replicatedJobs": [
+                        {
+                            "name": "a",
+                            "template": {
+                                "spec": {
+                                    "template": pod(
+                                        "python",
+                                        "/w/a.py",
+                                        env=[{"name": "URL", "value": "http://sample-v-0-1.sub:80/sample-1"}],
+                                    )
+                                }
+                            },
+                        }
+                    ]
+                },
+            ),
+            {"sample-v-0-1"},
+        ),
+        (
+            manifest("batch/v1", "Job", {"template": pod("sh", "-c", "wait sample-0.sub:80; sample-2 sample-3.sub")}),
+            {"sample-0", "sample-3"},
+        ),
+        (
+            manifest(
+                "kubeflow.org/v1",
+                "TFJob",
+                {"tfReplicaSpecs": {"Worker": {"template": pod("python", "/w/a.py", "sample-chief-0")}}},
+            ),
+            {"sample-chief-0"},
+        ),
+        (
+            manifest(
+                "ray.io/v1",
+                "RayJob",
+                {
+                    "entrypoint": "python /w/a.py --redis sample-x2-head-svc.ns:6379",
+                    "rayClusterSpec": {"headGroupSpec": {"rayStartParams": {}, "template": pod("sh", name="ray-head")}},
+                },
+            ),
+            {"sample-x2-head-svc"},
+        ),
+        (
+            manifest(
+                "kubeflow.org/v1",
+                "PyTorchJob",
+                {
+                    "pytorchReplicaSpecs": {
+                        "Worker": {
+                            "template": pod(
+                                "torchrun",
+                                "--rdzv-endpoint=sample-worker-0:29400",
+                                "/w/a.py",
+                                "--name=sample-worker-0x",
+                                "other-sample-worker-0",
+                            )
+                        }
+                    }
+                },
+            ),
+            set(),
+        ),
+    ],
+)
+def test_names_of_pods_that_nobody_has_any_more_are_reported(text: str, names: set[str]) -> None:
+    """A program that goes on to use one waits for an address that nothing resolves."""
+    (piece,) = convert(text, "job.yaml")
+    assert isinstance(piece, ConvertedJob)
+    said = [line.split("no pod is called ")[1:] for line in lines([piece], "job.yaml") if ": not carried: " in line]
+    assert {part.split()[0] for parts in said for part in parts} == names
+
+
 @pytest.mark.parametrize(
     ("kind", "nnodes", "bounds"),
     [
@@ -523,6 +635,20 @@ def _set_of(kind: str, version: str, words: tuple[str, ...]) -> str:
             "torchrun",
         ),
         (
+            manifest("tekton.dev/v1", "TaskRun", {"taskSpec": {"steps": [{"script": "#!/bin/bash\ntorchrun a.py\n"}]}}),
+            "spec.taskSpec.steps[0].script: runs torchrun",
+        ),
+        (
+            manifest(
+                "argoproj.io/v1alpha1", "Workflow", {"templates": [{"script": {"source": "cd /w\nmpirun -n 2 a\n"}}]}
+            ),
+            "spec.templates[0].script.source: runs mpirun",
+        ),
+        (
+            manifest("example.com/v1", "Task", {"steps": [{"commands": ["cd /w", "accelerate launch a.py"]}]}),
+            "spec.steps[0].commands: runs accelerate launch",
+        ),
+        (
             manifest(
                 "workload.codeflare.dev/v1beta2",
                 "AppWrapper",
@@ -551,6 +677,11 @@ def test_other_kinds_that_start_ranks_are_refused_by_name(text: str, why: str) -
             "spec: {scaleTargetRef: {apiVersion: kubeflow.org/v1, kind: PyTorchJob, name: a}}\n"
         ),
         _set_of("Deployment", "apps/v1", ("vllm", "serve", "m")),
+        manifest(
+            "tekton.dev/v1",
+            "TaskRun",
+            {"taskSpec": {"steps": [{"script": "# torchrun is for later\npython prepare.py\n"}]}},
+        ),
         to_yaml(
             {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "spec": {"roles": [{"command": ["torchrun", "a"]}]}}
         ),

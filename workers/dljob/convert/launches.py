@@ -11,6 +11,8 @@ from dljob.convert.source import SourceManifest
 from dljob.spec.text.tree import Loc
 
 _RENDEZVOUS_VARIABLES = frozenset(("MASTER_ADDR", "WORLD_SIZE"))
+_SCRIPT_FIELDS = ("script", "source", "run", "entrypoint", "commands")
+"""Fields in which workflows have a program's text or its lines: Tekton's steps, Argo's templates, and their like."""
 
 
 class RankStarter(NamedTuple):
@@ -31,6 +33,12 @@ def find_rank_starter(source: SourceManifest, job_kinds: Collection[str]) -> Ran
         launcher = command.find_launcher(command.parse_words(words), env) if words else ""
         if launcher:
             return RankStarter((*loc, "command" if "command" in fields else "args"), f"runs {launcher}")
+        for key in _SCRIPT_FIELDS:
+            script_lines = "\n".join(_texts_in(fields.get(key))).replace("\\\n", " ").splitlines()
+            programs = [line for line in script_lines if line.strip() and not line.lstrip().startswith("#")]
+            launchers = (command.find_launcher(command.ContainerCommand((), line), env) for line in programs)
+            if launcher := next(filter(None, launchers), ""):
+                return RankStarter((*loc, key), f"runs {launcher}")
         if rendezvous_names := sorted(env.keys() & _RENDEZVOUS_VARIABLES):
             return RankStarter((*loc, "env"), f"has {rendezvous_names[0]}")
     return None

@@ -12,6 +12,7 @@ from dljob.convert.emit import FieldComments, order_fields, write_with_comments
 from dljob.convert.jobset import batch_job, job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.launches import find_rank_starter, has_devices
+from dljob.convert.pod_names import report_pod_names
 from dljob.convert.rayjob import ray_cluster, ray_job
 from dljob.convert.source import (
     Draft,
@@ -341,6 +342,7 @@ def _finish_job(  # noqa: PLR0917 - all that is known of a document
     """Write a converted draft as YAML, with the comments of its source and with its losses, and check it."""
     source = draft.source
     draft.drop_carried_but_absent()
+    report_pod_names(draft, kind)
     rows = tuple(report_rows(source))
     comments, unplaced_comments = _place_comments(source, attached)
     draft.remarks += placeholder_remarks(source)

@@ -265,7 +265,9 @@ def _build_torchrun_role(draft: Draft, role_draft: RoleDraft, pods: Sequence[Con
     if torchrun_args.nproc_per_node != role_draft.nproc_per_node:
         _drop_nproc_fields(draft, role_draft, f"--nproc-per-node={torchrun_args.nproc_per_node} comes first")
     _report_other_pod_counts(draft, role_draft, pod, torchrun_args)
-    fewest_pods, most_pods = _bounds_of_call(role_draft, torchrun_args.nnodes)
+    if torchrun_args.standalone:
+        _drop_bounds(draft, role_draft, f"{torchrun_line.spelled(torchrun_args, 'standalone')} is one machine")
+    fewest_pods, most_pods = _bounds_of_call(role_draft, torchrun_args)
     _set_machine_bounds(draft, role_draft, pods[-1].group_loc, (fewest_pods, most_pods))
     options = [
         *("--to", "kubernetes", "--no-upload", "--name", "x"),
@@ -314,12 +316,14 @@ def _report_commands_around_call(draft: Draft, pod: ConvertedPod, call: Torchrun
         source.mark_dropped(command_field, f"'{text[:60]}' stands behind torchrun: {reason}")
 
 
-def _bounds_of_call(role_draft: RoleDraft, nnodes: str) -> tuple[int, int]:
+def _bounds_of_call(role_draft: RoleDraft, torchrun_args: Namespace) -> tuple[int, int]:
     """Return the fewest and the most pods: of the kind, else of a range in --nnodes, else as many as there are."""
     pod_count = role_draft.pod_count
+    if torchrun_args.standalone:
+        return pod_count, pod_count
     if role_draft.pod_bounds:
         return role_draft.pod_bounds
-    nnodes_range = re.fullmatch(r"(\d+):(\d+)", nnodes)
+    nnodes_range = re.fullmatch(r"(\d+):(\d+)", torchrun_args.nnodes)
     if nnodes_range:
         fewest, most = int(nnodes_range[1]), int(nnodes_range[2])
         if most >= 2 and fewest < most:
@@ -351,6 +355,14 @@ def _report_other_pod_counts(draft: Draft, role_draft: RoleDraft, pod: Converted
         ranks = counted(_ranks_per_pod(pod, nproc_per_node), "rank")
         words = f"its value is not in the manifest; each pod has {ranks}"
         source.mark_dropped(command_field, f"--nproc-per-node={nproc_per_node}: {words}")
+
+
+def _drop_bounds(draft: Draft, role_draft: RoleDraft, reason: str) -> None:
+    """Drop the fields with the fewest and the most pods, where torchrun's own line has one machine."""
+    bounds = [(*role_draft.role_loc, key) for key in ("minReplicas", "maxReplicas")]
+    for loc, fate in list(draft.source.fates.items()):
+        if fate.to in bounds:
+            draft.source.mark_dropped(loc, reason)
 
 
 def _drop_nproc_fields(draft: Draft, role_draft: RoleDraft, reason: str) -> None:
