@@ -57,7 +57,7 @@ def _broken_end(error: EOFError) -> str:
     """Return the other end of a connection that its peer closed while something was read; empty: there is none."""
     with suppress(Exception):  # as above: user code's objects are looked at
         for local_names in frames_of(error.__traceback__):
-            for end, is_broken in (one for value in local_names.values() for one in _ends(value)):
+            for end, is_broken in (end_info for value in local_names.values() for end_info in _ends(value)):
                 if is_broken:
                     return end
     return ""

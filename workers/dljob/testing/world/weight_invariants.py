@@ -133,8 +133,8 @@ def ordered(after: JobState, actions: Iterable[Action]) -> Iterator[str]:
             if newest.version - rank_weights.version <= plan.weights.max_lag:
                 ready_count = sum(_gets_requests(after, (role, rank)) for rank in plan.ranks)
                 if ready_count < plan.weights.min_ready:
-                    left = f"{ready_count} ranks are left of {plan.weights.min_ready}"
-                    yield f"weights: {role}/{action.rank} loads, and {left}"
+                    rank_counts = f"{ready_count} ranks are left of {plan.weights.min_ready}"
+                    yield f"weights: {role}/{action.rank} loads, and {rank_counts}"
 
 
 def ranks_with_left_weights(w: WorldState) -> Iterator[str]:
