@@ -90,7 +90,7 @@ class JobTarget:
         """
         path = self.path(which)
         if path is not None and path.is_file():
-            raise file_refusal(verb, which, "a job's name or folder")
+            raise path_refusal(verb, which, "a job's name or folder")
         return path
 
     def jobs(self, *, everywhere: bool) -> JobListing:
@@ -120,8 +120,8 @@ def local(verb: str, which: str) -> JobHandle:
     try:
         handle = handle_of(registry.find(which))
     except NotFoundError as error:
-        if Path(which).is_file():
-            raise file_refusal(verb, which, "a job's name") from None
+        if Path(which).is_file() or os.sep in which:
+            raise path_refusal(verb, which, "a job's name") from None
         # Only a hint: a command never looks on a cluster by itself (ADR 13).
         hint = elsewhere(verb, which)
         if not hint:
@@ -131,10 +131,18 @@ def local(verb: str, which: str) -> JobHandle:
     return handle
 
 
-def file_refusal(verb: str, file: str, accepted: str) -> NotFoundError:
-    """Return the error about a file in the place of a job; `accepted`: what the command takes there."""
-    hint = f"dljob why {shlex.quote(file)} explains the DLJob of a file"
-    return NotFoundError(f"{file} is a file: dljob {verb} takes {accepted}", hint=hint)
+def path_refusal(verb: str, which: str, accepted: str) -> NotFoundError:
+    """Return the error about a file or folder in the place of a job; `accepted`: what the command takes there."""
+    from dljob.api import registry
+
+    path, hint = Path(which), "dljob status lists jobs"
+    kind = "a file" if path.is_file() else "a folder" if path.is_dir() else "a path"
+    if path.is_file():
+        hint = f"dljob why {shlex.quote(which)} explains the DLJob of a file"
+    for record in registry.records():
+        if record.folder == path.resolve():
+            hint = f"the job of this folder: dljob {verb} {record.uid[:8]}"
+    return NotFoundError(f"{which} is {kind}: dljob {verb} takes {accepted}", hint=hint)
 
 
 def elsewhere(*command: str) -> str:

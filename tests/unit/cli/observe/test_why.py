@@ -500,7 +500,19 @@ def test_the_advice_about_a_folder_can_be_followed_whatever_its_path(tmp_path, c
 
 
 @pytest.mark.parametrize(
-    "command", ["events", "logs", "stop", "replay", "report -o page.html", "trace -o t.json", "advise", "delete"]
+    "command",
+    [
+        "events",
+        "logs",
+        "stop",
+        "replay",
+        "report -o page.html",
+        "trace -o t.json",
+        "advise",
+        "delete",
+        "suspend",
+        "resume",
+    ],
 )
 def test_a_file_in_the_place_of_a_job_is_called_a_file(command, home, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -511,6 +523,22 @@ def test_a_file_in_the_place_of_a_job_is_called_a_file(command, home, tmp_path, 
     assert first_line.startswith(f"error: job 1.yaml is a file: dljob {verb} takes a job's name")
     _, *advised_command = shlex.split(hint)[:3]
     assert main.run(advised_command) == 0
+
+
+@pytest.mark.parametrize("verb", ["logs", "stop", "suspend", "resume", "restart"])
+def test_the_folder_of_a_job_in_the_place_of_its_name_is_called_a_folder(verb, home, capsys):
+    entry = registry.register(
+        registry.RegistryEntry("mine", "ab12" * 8, str(home / "jobs" / "mine-ab12ab12"), started=1.0)
+    )
+    assert main.run([verb, f"{entry.folder}/"]) == 3
+    first_line, hint = capsys.readouterr().err.splitlines()
+    assert first_line == f"error: {entry.folder}/ is a folder: dljob {verb} takes a job's name"
+    assert hint == f"  the job of this folder: dljob {verb} ab12ab12"
+    assert registry.find("ab12ab12").name == "mine"
+    assert main.run([verb, f"{home}/nothing"]) == 3
+    assert (
+        capsys.readouterr().err.splitlines()[0] == f"error: {home}/nothing is a path: dljob {verb} takes a job's name"
+    )
 
 
 @pytest.mark.parametrize(

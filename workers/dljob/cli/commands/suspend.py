@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.target import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget, path_refusal
 from dljob.errors import ExitCode, UsageError, exit_code
 from dljob.spec.status import TERMINAL
 
@@ -60,8 +60,11 @@ def _refuse_here(verb: str, job: str, place: JobTarget) -> None:
     """Refuse a job of this machine, which has no machines to release.
 
     Raises:
+        NotFoundError: `job` is a file or a folder.
         UsageError: no flag selects a cluster.
     """
+    if place.path(job) is not None:
+        raise path_refusal(verb, job, "a job's name")
     if not place.remote:
         way = f"dljob stop {job}" if verb == "suspend" else "dljob run FILE --resume goes on with a stopped one"
         hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: {way}"
