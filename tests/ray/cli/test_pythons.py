@@ -29,9 +29,13 @@ def ask():
     print("the sum is", total, "under", version, "in", python, flush=True)
     progress(1)
 
-if __name__ == "__main__":
-    print("asked under %d.%d," % sys.version_info[:2], "ray" in sys.modules, flush=True)
-    ask()
+"""
+SCRIPT = """
+import sys
+import sums
+
+print("asked under %d.%d," % sys.version_info[:2], "ray" in sys.modules, flush=True)
+sums.ask()
 """
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -41,7 +45,7 @@ spec:
   roles:
   - {name: adder, driver: false, python: ADDER, entrypoint: {class: sums.Adder}, resources: {cpu: 100m}}
   - {name: reader, entrypoint: {class: sums.ask}, resources: {cpu: 100m}}
-  - {name: script, python: SCRIPT, entrypoint: {module: sums.py}, resources: {cpu: 100m}}
+  - {name: script, python: SCRIPT, entrypoint: {module: scripts/ask.py}, resources: {cpu: 100m}}
 """
 
 
@@ -60,6 +64,8 @@ def test_a_job_runs_under_this_python(tmp_path: Path, version: str) -> None:
     python = environment(version) / "bin" / "python"
     place = Place(tmp_path)
     (tmp_path / "sums.py").write_text(CODE)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "ask.py").write_text(SCRIPT)
     other = twin(python, tmp_path / "twin")
     (tmp_path / "job.yaml").write_text(JOB.replace("ADDER", str(other)).replace("SCRIPT", sys.executable))
     done = subprocess.run(

@@ -17,10 +17,13 @@ NOTHING = Preload()
 class Server:
     """A fork server and the ranks that it forks from the scripts beside the tests."""
 
-    def __init__(self, folder: Path, preload: Preload = NOTHING, python: str = "", env=None) -> None:
+    def __init__(self, folder: Path, preload: Preload = NOTHING, python: str = "", env=None, import_path=()) -> None:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.folder = folder
-        self.helper = Helper(preload, env or {}, lambda e: self.events.put(dict(e)), self._gone, python=python)
+        put = self.events.put
+        self.helper = Helper(
+            preload, env or {}, lambda e: put(dict(e)), self._gone, python=python, import_path=import_path
+        )
         assert self.helper.up.wait(60)
 
     def _gone(self) -> None:

@@ -139,7 +139,8 @@ class ForkHost(Host):
         except interpreter.InterpreterError as error:
             self._refused = interpreter.refused(error)
         self._library = interpreter.library(spec.job.dir) if self._python else ""
-        self._import_path = environment.script_import_path(spec.job.code_dir)
+        code_dir = spec.job.code_dir
+        self._import_path = [code_dir] if self._python else environment.script_import_path(code_dir)
         python = (self._python.path if self._python else "", self._library)
         self._cores = numa.Cores(spec.role.numa_binding, python, self._import_path)
         self._serving = HostServing(spec, address, self._calls_of, self)
@@ -152,8 +153,10 @@ class ForkHost(Host):
             return Helper(early, env, self._on_event, self._helper_gone, hidden, import_path=self._import_path)
         merged_env = {**os.environ, **env}
         env = {**env, **interpreter.environment(self._python, self._library, merged_env)}
-        without = (*hidden, *interpreter.MISLEADING)
-        return Helper(early, env, self._on_event, self._helper_gone, without, python=self._python.path)
+        without, path = (*hidden, *interpreter.MISLEADING), self._import_path
+        return Helper(
+            early, env, self._on_event, self._helper_gone, without, python=self._python.path, import_path=path
+        )
 
     # -- orders
 

@@ -34,7 +34,8 @@ _BOOT = """import sys
 sys.path[:] = filter(None, sys.path)
 import json
 boot = json.loads(sys.argv.pop())
-sys.path[:] = boot.pop("path") or sys.path
+path = boot.pop("path")
+sys.path[:] = dict.fromkeys([*sys.path, *path]) if boot.pop("keeps_path") else path or sys.path
 from dljob.runtime.worker.forkserver import main
 main(**boot)
 """
@@ -63,9 +64,9 @@ class Helper:
 
     One thread calls `on_event` with each event of the server, and `on_gone` at the server's end. A server whose early
     imports hang or end it is replaced, once, by one that imports nothing early. Ranks do not inherit the variables
-    named in `without`. `python` is another interpreter, which keeps an import path of its own and finds dljob by the
-    PYTHONPATH in `env`. Without it, the server is forked from a template that has torch, where there is one, and has
-    `import_path` (this process's by default).
+    named in `without`. `python` is another interpreter, which has `import_path` behind an import path of its own and
+    finds dljob by the PYTHONPATH in `env`. Without it, the server is forked from a template that has torch, where
+    there is one, and has `import_path` (this process's by default).
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Helper:
         self.failure_code: int | None = None
         """The exit code of the server that an early import ended."""
         self.up = threading.Event()
-        start = functools.partial(_start, environ_of(env, without), python, import_path or sys.path)
+        path = import_path if import_path or python else sys.path
+        start = functools.partial(_start, environ_of(env, without), python, path)
         threading.Thread(target=self._run, args=(start,), name="dljob-helper", daemon=True).start()
 
     @property
@@ -212,7 +214,7 @@ def _start(
     environ: Mapping[str, str], python: str, import_path: Sequence[str], preload: Preload
 ) -> tuple[socket.socket, Process]:
     """Return a server's link and process: from a template where there is one, which may have to import torch first."""
-    options = {"preload": asdict(preload), "path": [] if python else [folder for folder in import_path if folder]}
+    options = {"preload": asdict(preload), "path": [folder for folder in import_path if folder]}
     if not python:
         link, server_link = _make_link()
         with server_link, Path(os.devnull).open("rb") as null:
@@ -224,7 +226,7 @@ def _start(
         link.close()
     link, server_link = _make_link()
     with server_link:
-        boot = {**options, "fd": server_link.fileno()}
+        boot = {**options, "fd": server_link.fileno(), "keeps_path": bool(python)}
         return link, subprocess.Popen(
             [python or sys.executable, "-c", _BOOT, json.dumps(boot)],
             env=environ,
