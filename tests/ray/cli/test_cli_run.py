@@ -84,6 +84,20 @@ def test_an_exception_of_the_user_is_the_first_cause(place: Place) -> None:
     assert gone(place, place.scratch())
 
 
+@pytest.mark.parametrize("variable", ["PYTHONPATH", "PYTHONHOME"])
+def test_a_role_with_whose_variables_no_worker_of_ray_starts_ends_with_that(place: Place, variable: str) -> None:
+    """Ray starts such a worker again and again; only its raylet's log has the error."""
+    (place.folder / "hides").mkdir()
+    (place.folder / "hides" / "msgpack.py").write_text("raise RuntimeError('made for another Python')\n")
+    env = f", env: [{{name: {variable}, value: {place.folder / 'hides'}}}]"
+    done = place.dljob("run", place.job("quick", role=env))
+    assert done.returncode == 1, done.stdout + done.stderr
+    why = place.dljob("why", "job").stdout
+    assert f"a worker of Ray cannot start with {place.folder / 'hides'} " in why
+    assert f"the role's {variable}" in why
+    assert "restarts: none" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_job_goes_on_from_its_checkpoint_after_its_command_was_ended(number: signal.Signals, place: Place) -> None:
     file = place.job("saving")

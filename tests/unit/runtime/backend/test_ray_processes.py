@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from dljob.runtime.backend import ray_processes
-from dljob.runtime.backend.ray_processes import ProcessFile, ProcessReader, keep_logs, read_end
+from dljob.runtime.backend.ray_processes import (
+    ProcessFile,
+    ProcessReader,
+    error_log_sizes,
+    keep_logs,
+    read_end,
+    written_since,
+)
+from dljob.runtime.backend.sweeper import MARK
 from dljob.telemetry.process_ends import ProcessEnd
 
 ERROR = "[2026-11-29 12:01:41,551 E 1 1] (raylet) agent_manager.cc:87: an agent failed\n"
@@ -65,6 +73,24 @@ def test_a_stopped_raylet_is_said_to_be_stopped(tmp_path):
         assert reader.why_silent("cpu2-0") == f"its raylet (pid {child.pid}) is stopped (state T)"
         assert reader.why_silent("cpu2-1") == "", "nothing is known of that node"
         child.kill()
+
+
+def test_what_raylets_wrote_since_is_read(tmp_path, monkeypatch):
+    monkeypatch.delenv(MARK, raising=False)
+    assert error_log_sizes() == {}, "another Ray's logs lie elsewhere"
+    monkeypatch.setenv(MARK, str(tmp_path))
+    head, node = (tmp_path / name / "session_1" / "logs" for name in ("n0", "n1"))
+    head.mkdir(parents=True)
+    (tmp_path / "n0" / "session_latest").symlink_to(head.parent)
+    (head / "raylet.err").write_text("before\n")
+    sizes = error_log_sizes()
+    assert [*sizes.values()] == [7]
+    assert written_since(sizes) == ""
+    node.mkdir(parents=True)
+    (node / "raylet.err").write_text("of a later one\n")
+    with (head / "raylet.err").open("a") as file:
+        file.write("since\n")
+    assert sorted(written_since(sizes).splitlines()) == ["of a later one", "since"]
 
 
 def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path):

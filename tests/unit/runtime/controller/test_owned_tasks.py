@@ -248,6 +248,11 @@ async def end_an_actor(_: World, shell: MasterLoop) -> None:
     shell.executor.hosts._end_beside("01234567/nobody")
 
 
+async def watch_a_start(_: World, shell: MasterLoop) -> None:
+    waiting = worker_hosts._wait_for_failed_start({}, {}, [], asyncio.timeout(1))
+    shell.tasks.start("watch of a worker's start", waiting, tasks.nobody_waits)
+
+
 async def release_later(_: World, shell: MasterLoop) -> None:
     shell.executor._release_later("worker/0", "01234567/worker/0/9")
 
@@ -321,6 +326,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "slowness inquiry": inquire_after_slowness,
     "stall inquiry": inquire_after_a_stall,
     "stall of the journal": show_a_stall_of_the_journal,
+    "watch of a worker's start": watch_a_start,
 }
 """How a task begins that a running job does not have by itself."""
 OF_ACTORS = {

@@ -427,3 +427,42 @@ def test_an_error_has_the_dead_connection_that_was_seen_before_it(monkeypatch):
     said = outcome.from_exception(RuntimeError("Timed out"), code_dir="/w", phase="run")
     assert said.message == f"Timed out (in run); {words}"
     assert classify(said).reason is Reason.NETWORK
+
+
+WORKER_LOG = """
+[2026-12-01 11:08:22,210 E 29507 29507] (raylet) worker_pool.cc:660: Some workers have not registered
+Traceback (most recent call last):
+  File "/lib/ray/_private/workers/default_worker.py", line 8, in <module>
+    import ray
+  File "/mine/lib/msgpack.py", line 1, in <module>
+    raise RuntimeError("made for another Python")
+RuntimeError: made for another Python
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "env", "message"),
+    [
+        (
+            WORKER_LOG,
+            {"PYTHONPATH": "/a:/mine/lib"},
+            "made for another Python (a worker of Ray cannot start with /mine/lib",
+        ),
+        (
+            "Fatal Python error: init_fs_encoding: no codec\n",
+            {"PYTHONHOME": "/nope"},
+            "Fatal Python error: init_fs_encoding: no codec (a worker of Ray cannot start with /nope",
+        ),
+        (WORKER_LOG, {"PYTHONPATH": "/mine/library:/mine/li"}, ""),
+        (WORKER_LOG, {"PYTHONPATH": "${PYTHONPATH}"}, ""),
+        ("Fatal Python error: init_fs_encoding: no codec\n", {"PYTHONPATH": "/nope"}, ""),
+        ("", {"PYTHONPATH": "/mine/lib"}, ""),
+    ],
+)
+def test_a_worker_of_ray_that_cannot_start_is_the_roles_where_its_variables_are_to_blame(tail, env, message):
+    found = outcome.from_worker_start(tail, env)
+    assert (found is not None) == bool(message)
+    if found is not None:
+        assert (found.reason, found.fatal, found.message.startswith(message)) == (Reason.IMPORT_ERROR, True, True)
+        if tail is WORKER_LOG:
+            assert (found.error_type, found.frame) == ("RuntimeError", "/mine/lib/msgpack.py:1 in <module>")

@@ -153,6 +153,30 @@ def keep_logs(ray: Path, job: Path) -> Path | None:
     return target if target.is_dir() else None
 
 
+def error_log_sizes() -> dict[Path, int]:
+    """Return the error logs of an embedded Ray's raylets with their sizes; none in another Ray.
+
+    A worker that ends before it has a log of its own writes its error there, as one that cannot import Ray.
+    """
+    folder, sizes = embedded_folder(), dict[Path, int]()
+    for log in folder.glob("*/session_*/logs/raylet.err") if folder is not None else ():
+        if "session_latest" not in log.parts:
+            with suppress(OSError):
+                sizes[log] = log.stat().st_size
+    return sizes
+
+
+def written_since(sizes: dict[Path, int]) -> str:
+    """Return what was written to those error logs, and to later ones, since they had these sizes."""
+    texts: list[str] = []
+    for log, size in error_log_sizes().items():
+        begin = sizes.get(log, 0)
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(max(begin, size - LOG_BYTES))
+            texts.append(file.read().decode("utf-8", "replace"))
+    return "".join(texts)
+
+
 def _tail(log: Path) -> list[str]:
     """Return the last lines of a log, with their ends; none without a log."""
     with suppress(OSError), log.open("rb") as file:

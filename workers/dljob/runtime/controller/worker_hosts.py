@@ -10,17 +10,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dljob.errors import DLJobError, UsageError
 from dljob.master.state import causes
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome, Reason
+from dljob.runtime.backend import ray_processes
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, find_actor
 from dljob.runtime.controller.evidence_inquiry import Inquiry
 from dljob.runtime.process.device_probe import Devices, together
 from dljob.runtime.process.messages import Hello, NewestVersion, Report
-from dljob.tasks import TaskOwner
+from dljob.runtime.process.outcome import from_worker_start
+from dljob.tasks import TaskOwner, nobody_waits
 from dljob.telemetry.memory_kills import name_process
 
 log = logging.getLogger(__package__)
@@ -31,6 +34,8 @@ RETRIES = 4
 RETRY_S = 0.25
 BY_RAY_KILL = "killed by `ray.kill`"
 """Ray's words for an actor that a program ended by `ray.kill`."""
+START_LOOK_S = 2.0
+"""Seconds between two looks at what Ray's workers wrote that did not start."""
 BLAME_S = 0.05
 """Seconds that a failure that only blames a peer is held back, so that the peer's own failure is journaled first and
 counts as the cause: Ray reports a death within 20 ms."""
@@ -247,9 +252,15 @@ class WorkerHosts:
         # once that process has ended.
         if birth.kind and former is not None:
             await self._inquiry.wait_until_gone(*former)
+        log_sizes = await asyncio.to_thread(ray_processes.error_log_sizes)
+        failed_start: list[Outcome] = []
+        watch: asyncio.Task[None] | None = None
         try:
             # The one deadline covers all of the start: Ray's scheduling, imports in the actor, and the probes.
-            async with asyncio.timeout(birth.deadline_s):
+            async with asyncio.timeout(birth.deadline_s) as limit:
+                if log_sizes and {"PYTHONPATH", "PYTHONHOME"} & dict(spec.env).keys():
+                    waiting = _wait_for_failed_start(log_sizes, dict(spec.env), failed_start, limit)
+                    watch = self._owner.start("watch of a worker's start", waiting, nobody_waits)
                 try:
                     watched.ref = await find_actor(self._backend, spec.name) or await self._backend.spawn(spec)
                 except UsageError as refusal:
@@ -259,11 +270,15 @@ class WorkerHosts:
                 hello = replace(hello, devices=together(parts))
         except TimeoutError:
             message = f"did not start in {birth.deadline_s:g} s"
-            await self._report_loss(watched, Outcome(False, Reason.UNKNOWN, message=message))
+            outcome = failed_start[0] if failed_start else Outcome(False, Reason.UNKNOWN, message=message)
+            await self._report_loss(watched, outcome)
             return
         except (DLJobError, ValueError) as error:
             await self._report_loss(watched, await self._outcome(error))
             return
+        finally:
+            if watch is not None:
+                watch.cancel()
         # Before the event: from here on a death is looked into on that node, by that pid.
         watched.node, watched.pid = hello.node, hello.pid
         slots = tuple(dict(part).get(birth.kind, ()) for part in parts) if birth.kind else ()
@@ -388,6 +403,21 @@ def _failed(error: ActorCallError) -> Outcome:
         message=f"its host failed: {error.message}",
         detail=error.remote_traceback[-8000:],
     )
+
+
+async def _wait_for_failed_start(
+    log_sizes: dict[Path, int], env: dict[str, str], failed_start: list[Outcome], limit: asyncio.Timeout
+) -> None:
+    """End the wait for a worker once Ray's logs, which had these sizes, have an error that is due to its variables.
+
+    Ray starts such a worker again and again without a word. The outcome is put into `failed_start`.
+    """
+    while not failed_start:
+        await asyncio.sleep(START_LOOK_S)
+        tail = await asyncio.to_thread(ray_processes.written_since, log_sizes)
+        if (outcome := from_worker_start(tail, env)) is not None:
+            failed_start.append(outcome)
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 def _vanished(outcome: Outcome) -> bool:

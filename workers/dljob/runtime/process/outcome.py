@@ -55,6 +55,9 @@ EARLIER_MOST = 3
 """Errors that are reported; the first ones are likelier causes than what follows them."""
 EARLIER_CHARS = 1000
 """Characters of one report."""
+_FATAL_START = re.compile(r"^Fatal Python error: init.*", re.MULTILINE)
+_WORKER_START_LINES = 200
+"""Most lines of Ray's logs in which the error of a worker that cannot start is looked for."""
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError)
 
 _OF_LOGIC = (
@@ -295,6 +298,29 @@ def with_log(outcome: Outcome, tail: str, code_dir: str, *, command: bool = Fals
         frame=_frame_of(error.stack, code_dir),
         clues=(Clue(Source.CAUSE, cause),) if first is not error else (),
     )
+
+
+def from_worker_start(tail: str, env: Mapping[str, str]) -> Outcome | None:
+    """Return the end of a host whose Ray worker cannot start, by what workers wrote meanwhile; None: none blames it.
+
+    Args:
+        tail: errors of workers of Ray that ended before they had a log of their own; of which host, none says.
+        env: the host's own variables. A frame in a folder of its PYTHONPATH makes the error this host's, and so does
+            an interpreter that finds no library where it has a PYTHONHOME.
+    """
+    failed = Outcome(ok=False, reason=Reason.IMPORT_ERROR, detail=clip(tail), fatal=True)
+    if env.get("PYTHONHOME") and (fatal_error := _FATAL_START.search(tail)):
+        words = f"a worker of Ray cannot start with {env['PYTHONHOME']} as the role's PYTHONHOME"
+        return replace(failed, message=f"{fatal_error[0]} ({words})")
+    folders = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder and "${" not in folder]
+    error = last_words.last_error(tail, _WORKER_START_LINES)
+    for frame in error.stack if error is not None else ():
+        folder = next((folder for folder in folders if Path(frame.file).is_relative_to(folder)), "")
+        if error is not None and folder:
+            words = f"a worker of Ray cannot start with {folder} in the role's PYTHONPATH"
+            place = f"{frame.file}:{frame.line} in {frame.function}"
+            return replace(failed, error_type=error.error_type, frame=place, message=f"{error.message} ({words})")
+    return None
 
 
 def _frame_of(stack: Sequence[last_words.Frame], code_dir: str) -> str:
