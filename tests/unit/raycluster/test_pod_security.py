@@ -232,6 +232,22 @@ def test_templates_forbidden_by_restricted_are_named_by_their_path(more: dict[st
     assert (where, words.partition(",")[0]) == (f"{AT}.spec.{path}", said)
 
 
+def test_restricted_allows_a_volume_of_an_image():
+    volumes = [{"name": "model", "image": {"reference": "a.example.com/model:1"}}]
+    template = pod(securityContext=RESTRICTED, volumes=volumes)
+    group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}
+    assert found(PodPolicy("restricted"), head={"template": template}, nodeGroups=[group]) == []
+
+
+def test_a_profile_that_restricted_forbids_is_not_asked_for():
+    template = pod(securityContext={**RESTRICTED, "seccompProfile": {"type": "Unconfined"}})
+    group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}
+    wrong = found(PodPolicy("restricted"), head={"template": template}, nodeGroups=[group])
+    assert wrong
+    for _, said in wrong:
+        assert said.startswith("type is Unconfined, which the operator's jobs.podSecurity=restricted forbids")
+
+
 def test_restricted_wants_a_seccomp_profile():
     template = pod(securityContext={**RESTRICTED, "seccompProfile": None})
     group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}

@@ -86,7 +86,7 @@ def breaches(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], policy
 
 def _of_level(loc: Loc, wrong: str, remedy: str, policy: PodPolicy) -> Finding:
     hint = f"{remedy}, or ask the operator's administrator for this namespace in jobs.exemptNamespaces"
-    verb = "forbids" if remedy == _OUT else "asks for"
+    verb = "asks for" if " has no " in wrong or " does not " in wrong else "forbids"
     return Finding(loc, f"{wrong}, which the operator's jobs.podSecurity={policy.level} {verb}", hint)
 
 
@@ -180,7 +180,8 @@ _CAPABILITIES: Mapping[Level, frozenset[str]] = {
     ),
     "restricted": frozenset({"NET_BIND_SERVICE"}),
 }
-_VOLUMES = _names("name configMap csi downwardAPI emptyDir ephemeral persistentVolumeClaim projected secret")
+_VOLUMES = _names("name configMap csi downwardAPI emptyDir ephemeral image persistentVolumeClaim projected secret")
+"""Kinds of volumes that `restricted` allows; source: k8s.io/pod-security-admission 0.36, check_restrictedVolumes.go."""
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 

@@ -142,6 +142,7 @@ def set_limit(kind: int, amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ("kind", "amount", "words"),
     [
         (resource.RLIMIT_AS, 4000 << 20, "RLIMIT_AS.*4000 MiB.* 6656.*ulimit -v unlimited"),
+        (resource.RLIMIT_FSIZE, 100 << 20, "RLIMIT_FSIZE.* 100 MiB; .* 4096.*ulimit -f unlimited"),
         (resource.RLIMIT_NPROC, 150, "ulimit -u of user 7 allows 150 .* 200 or more.*raise it"),
         (resource.RLIMIT_NOFILE, 63, "RLIMIT_NOFILE.* 63 open files.* 64 or more.*prlimit"),
     ],
@@ -158,7 +159,12 @@ def test_no_ray_starts_under_a_limit_that_would_end_it(
 
 @pytest.mark.parametrize(
     ("kind", "amount"),
-    [(resource.RLIMIT_AS, 6656 << 20), (resource.RLIMIT_NPROC, 1 << 20), (resource.RLIMIT_NOFILE, 64)],
+    [
+        (resource.RLIMIT_AS, 6656 << 20),
+        (resource.RLIMIT_FSIZE, 4 << 30),
+        (resource.RLIMIT_NPROC, 1 << 20),
+        (resource.RLIMIT_NOFILE, 64),
+    ],
 )
 def test_a_limit_with_room_for_a_ray_is_no_trouble(kind: int, amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
     set_limit(kind, amount, monkeypatch)

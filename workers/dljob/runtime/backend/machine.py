@@ -319,6 +319,10 @@ def limit_trouble(nodes: int) -> tuple[str, str] | None:
         cause = f"RLIMIT_AS (ulimit -v) allows a process {address_space >> 20} MiB of address space; those of Ray map"
         fix = "ulimit -v unlimited; where that is refused, start a new shell or batch job without this limit"
         return f"{cause} {store + START_ADDRESS_SPACE >> 20}, most of which takes no memory", fix
+    file_size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if file_size != resource.RLIM_INFINITY and file_size < store:
+        cause = f"RLIMIT_FSIZE (ulimit -f) allows a file of {file_size >> 20} MiB; an object store of Ray is one of"
+        return f"{cause} {store >> 20}", "ulimit -f unlimited; where that is refused, start a new shell or batch job"
     for limit in process_limits():
         if limit.most - limit.used < START_THREADS:
             return f"{limit}; Ray and one rank start {START_THREADS} or more", RAISE

@@ -86,6 +86,27 @@ _AFFINITY: Mapping[str, Mapping[str, str]] = {
     "podAntiAffinity": _TERMS,
 }
 """Part of an affinity -> its fields, with the kind of each; dljob adds terms of its own."""
+_SECURITY_CONTEXT = _by_kind(
+    {
+        "a mapping": "appArmorProfile capabilities seLinuxOptions seccompProfile windowsOptions",
+        "a whole number": "fsGroup runAsGroup runAsUser",
+        "true or false": "allowPrivilegeEscalation privileged readOnlyRootFilesystem runAsNonRoot",
+        "a text": "fsGroupChangePolicy procMount seLinuxChangePolicy supplementalGroupsPolicy",
+    }
+)
+"""Field of the securityContext of a pod or a container -> the kind of its value."""
+_PROBE = _by_kind(
+    {
+        "a mapping": "exec grpc httpGet tcpSocket",
+        "a whole number": "failureThreshold initialDelaySeconds periodSeconds successThreshold timeoutSeconds"
+        " terminationGracePeriodSeconds",
+    }
+)
+_CONTAINER_PARTS = {
+    "securityContext": _SECURITY_CONTEXT,
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _PROBE),
+}
+_MOUNT = _by_kind({"true or false": "readOnly", "a text": "mountPath mountPropagation subPath subPathExpr"})
 # Fields of a RayCluster that a template may set; `_SAID_ELSEWHERE` says why other fields are refused.
 _CLUSTER = frozenset({"headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
@@ -172,6 +193,11 @@ class _Sheet:
             if name in kinds and field_value is not None and not _KINDS[kinds[name]](field_value):
                 self.say((*loc, name), f"must be {kinds[name]}")
 
+    def kinds_below(self, loc: Loc, parent: Object, name: str, kinds: Mapping[str, str]) -> None:
+        """Add a finding for each field of another kind in the mapping of that name, where there is one."""
+        if isinstance(parent.get(name), dict):
+            self.kinds((*loc, name), parent[name], kinds)
+
     def metadata(self, loc: Loc, parent: Object) -> None:
         """Check labels and annotations: values are texts, and no key is reserved by dljob."""
         metadata_loc = (*loc, "metadata")
@@ -193,6 +219,7 @@ def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> 
     spec_loc, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
     sheet.known(spec_loc, spec, POD_FIELDS)
     sheet.kinds(spec_loc, spec, POD_FIELDS)
+    sheet.kinds_below(spec_loc, spec, "securityContext", _SECURITY_CONTEXT)
     _affinity(sheet, (*spec_loc, "affinity"), spec.get("affinity"))
     _pod_lists(sheet, spec_loc, spec, group)
     for at, container in sheet.items(spec_loc, spec, "containers"):
@@ -220,8 +247,7 @@ def _affinity(sheet: _Sheet, loc: Loc, affinity: object) -> None:
         parts = cast("dict[str, Any]", affinity)
         sheet.kinds(loc, parts, dict.fromkeys(_AFFINITY, "a mapping"))
         for name, kinds in _AFFINITY.items():
-            if isinstance(parts.get(name), dict):
-                sheet.kinds((*loc, name), parts[name], kinds)
+            sheet.kinds_below(loc, parts, name, kinds)
 
 
 def _pod_lists(sheet: _Sheet, spec_loc: Loc, spec: Object, group: NodeGroup | None) -> None:
@@ -242,9 +268,9 @@ def _pod_lists(sheet: _Sheet, spec_loc: Loc, spec: Object, group: NodeGroup | No
 
 def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = False, head: bool = False) -> None:
     """Find errors in a container; `platform` marks the container that runs Ray."""
-    sheet.known(loc, container, CONTAINER_FIELDS)
-    sheet.kinds(loc, container, CONTAINER_FIELDS)
+    _container_kinds(sheet, loc, container)
     for at, mount in sheet.items(loc, container, "volumeMounts", "mountPath"):
+        sheet.kinds(at, mount, _MOUNT)
         path = str(mount["mountPath"])
         place = inside(path)
         if place:
@@ -268,6 +294,13 @@ def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = F
             )
     if platform and "ray start" in f"{container.get('command')} {container.get('args')}":
         sheet.say(loc, "dljob starts Ray", "leave ray start out: your command runs before it")
+
+
+def _container_kinds(sheet: _Sheet, loc: Loc, container: Object) -> None:
+    sheet.known(loc, container, CONTAINER_FIELDS)
+    sheet.kinds(loc, container, CONTAINER_FIELDS)
+    for part, kinds in _CONTAINER_PARTS.items():
+        sheet.kinds_below(loc, container, part, kinds)
 
 
 def _resources(sheet: _Sheet, loc: Loc, container: Object, group: NodeGroup | None) -> None:
