@@ -158,8 +158,10 @@ def _carry_replicas(draft: Draft, worker_group: Loc, group: Loc, *, autoscales: 
             source.mark_dropped((*worker_group, "replicas"), words)
     draft.put((*group, "replicas"), count * hosts)
     if count > max(count_at_start, 1):
-        words = f"has {count * hosts} machines from the start, and not {count_at_start * hosts}"
-        draft.remarks.append(f"{draft.get((*group, 'name'))} {words}: {_NO_AUTOSCALER}")
+        words = f"has {count * hosts} machines from the start, and not {count_at_start * hosts}: {_NO_AUTOSCALER}"
+        draft.remarks.append(f"{draft.get((*group, 'name'))} {words}")
+        fewer_key = "replicas" if counts["replicas"] is not None else "minReplicas"
+        source.mark_dropped((*worker_group, fewer_key), f"the group {words}; write fewer replicas where fewer do")
     for key, number in counts.items():
         at = (*worker_group, key)
         if at in source.fates or number is None:
