@@ -10,7 +10,7 @@ from dljob.master.failure import cuts
 from dljob.master.persistence.codec import encode_state
 from dljob.master.persistence.migration import take as take_over
 from dljob.master.state import events as ev
-from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
 from dljob.master.state.cuts import (
     MAX_QUEUES,
     Cut,
@@ -589,3 +589,16 @@ def test_the_positions_beside_the_newest_cut_replace_those_of_the_last_status():
     newer = evolve(new_table(12, 2, 1), todo=((6, 12),))
     world.send(ev.CutsFound((Cut(4, 1.0, (("t", mark(5)),)),), feeds=(("d", newer),)))
     assert world.state.feeds["d"] is newer
+
+
+def test_checkpoints_of_an_attempt_with_other_types_of_roles_take_no_part_in_a_cut():
+    """Else a rank would stand in it twice, and the cut would wait for a state that nobody saves."""
+    world = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    saves = tuple((name, Committed(mark(9), 0.0)) for name in ("t/0", "t/5", "w", "w/7"))
+    world.send(ev.Carried(1, saves=saves))
+    assert {"t/0", "w", "w/7"} <= set(world.state.saves)
+    world.send(ev.CheckpointDecided("t", RunId(1, 1), None))
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 1), None))
+    world.send(ev.QueueOpened("samples"))
+    cut(world, 12)
+    assert len(world.state.cuts.kept_cuts) == 1

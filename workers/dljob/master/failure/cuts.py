@@ -101,7 +101,7 @@ def handle_cut_request(tx: StateTransaction, event: events.CutAsked) -> None:
         weights.newest_versions(tx),
     )
     new_cut = OpenCut(
-        cut_number, tx.now, event.by, members_by_key, unsaved_count=len(members), weight_versions=versions
+        cut_number, tx.now, event.by, members_by_key, unsaved_count=len(members_by_key), weight_versions=versions
     )
     tx.cuts = evolve(tx.cuts, last_number=cut_number, refusal="", open_cut=new_cut)
     tx.because(f"cut {cut_number} begins, asked for by {event.by}")
@@ -118,9 +118,12 @@ def _find_members_or_refusal(tx: StateTransaction) -> tuple[tuple[CutMember, ...
     members = list[CutMember]()
     for world in sorted(tx.saves):
         role, _, rank_text = world.partition("/")
-        for rank in [int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas):
-            rank_state = tx.ranks[role, rank]
-            if rank_state.phase is RankPhase.SUCCEEDED:
+        # Carried over from an attempt in which the role was of the other type, nobody saves for it any more.
+        if bool(rank_text) == tx.facts(role).plan.elastic:
+            continue
+        for rank in [int(rank_text)] if rank_text else tx.facts(role).ranks:
+            rank_state = tx.ranks.get((role, rank))
+            if rank_state is None or rank_state.phase is RankPhase.SUCCEEDED:
                 continue
             if rank_state.phase is not RankPhase.READY:
                 return (), f"{role}/{rank} is {rank_state.phase.value}"
